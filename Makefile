@@ -1,0 +1,49 @@
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: setup demo test lint bench docs browser clean
+
+setup: $(VENV)/.dev                     ## environment with everything development needs
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.base
+	$(PIP) --editable '.[docs]'
+	touch $@
+
+demo: $(VENV)/.base                     ## six methods, three seeds, one report
+	$(BIN)/fedapm compare --data digits --methods fedapm,fedalt,fedsim,fedavg,fedprox,local \
+	    --seeds 0,1,2 --out runs/demo
+
+browser:                                ## Chromium for the report's tests, where it can be had
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	       && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium chromium-driver; } >/dev/null \
+	  || echo "No Chromium here: the report's browser tests will be skipped."
+
+test: $(VENV)/.dev browser              ## the whole suite
+	$(BIN)/pytest -n 2
+
+lint: $(VENV)/.dev                      ## style, types, architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.base                    ## speed, as ratios to a bare PyTorch loop in the same run
+	$(BIN)/python benchmarks/round.py
+
+docs: $(VENV)/.docs                     ## the documentation as a web site, in site/
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache

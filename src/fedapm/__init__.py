@@ -1,0 +1,38 @@
+"""Personalised federated learning that does not drift: FedAPM and the methods it is measured against."""
+
+from __future__ import annotations
+
+from fedapm.algorithms import METHODS, FedAlt, FedAPM, FedAvg, FedProx, FedSim, Local
+from fedapm.api import train
+from fedapm.data import IID, ClientData, Dirichlet, Federation, Shards
+from fedapm.errors import Diverged, FedapmError, Interrupted
+from fedapm.execution import Result
+from fedapm.solver import Solver
+from fedapm.split import Split, SplitRule
+from fedapm.vec import Vec
+from fedapm.version import __version__
+
+__all__ = [
+    "IID",
+    "METHODS",
+    "ClientData",
+    "Dirichlet",
+    "Diverged",
+    "FedAPM",
+    "FedAlt",
+    "FedAvg",
+    "FedProx",
+    "FedSim",
+    "FedapmError",
+    "Federation",
+    "Interrupted",
+    "Local",
+    "Result",
+    "Shards",
+    "Solver",
+    "Split",
+    "SplitRule",
+    "Vec",
+    "__version__",
+    "train",
+]

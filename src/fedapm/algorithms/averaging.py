@@ -1,0 +1,27 @@
+"""The server step of McMahan et al. (AISTATS 2017), which most methods share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedapm.algorithm import Algorithm, State, Total, Upload
+from fedapm.task import Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class Averaging(Algorithm):
+    """u ← Σ α_i u_i / Σ α_i over the selected clients, sent and added up as weighted changes."""
+
+    def server_init(self, u0: Vec) -> State:
+        """The shared model."""
+        return State(u=u0)
+
+    def upload(self, u: Vec, u_bar: Vec, task: Task) -> Upload:
+        """α_i·(u_i − ū)."""
+        return Upload({"du": task.alpha * (u - u_bar)}, weight=task.alpha)
+
+    def server(self, state: State, total: Total, m: int) -> State:
+        """The weighted mean of the clients that took part."""
+        del m
+        return state.replace(u=state.u + total["du"] / total.weight)

@@ -1,0 +1,43 @@
+"""FedAlt: the personal part first, then the shared part, as Gauss and Seidel would.
+
+Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao: Federated Learning with Partial Model Personalization. ICML 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedapm.algorithm import Reply, State
+from fedapm.algorithms.averaging import Averaging
+from fedapm.task import Epochs, Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class FedAlt(Averaging):
+    """v_i ← SGD on f_i(·, ū); u_i ← SGD on f_i(v_i, ·) from ū; u ← Σ α_i u_i / Σ α_i."""
+
+    name = "fedalt"
+    label = "FedAlt"
+
+    lr_v: float | None = None
+    """Step size of the personal phase; the solver's if not given."""
+    epochs_v: int | None = None
+    """Epochs of the personal phase; the solver's if not given."""
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """A client keeps its personal part."""
+        del u0
+        return State(v=v0)
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """The personal part at the broadcast u, then the shared part at the new v_i."""
+        stop_v = None if self.epochs_v is None else Epochs(self.epochs_v)
+        v = task.minimise(s.v, given=down.u, lr=self.lr_v, stop=stop_v)
+        u = task.minimise(down.u, given=v)
+        return Reply(self.upload(u, down.u, task), s.replace(v=v), u)
+
+    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+        """The shared model with the client's own part."""
+        del view
+        return down.u, s.v

@@ -1,0 +1,90 @@
+"""FedAPM: partial personalisation by ADMM, whose shared part does not drift.
+
+Zhu, Nie, Zeng, Wang, Sun, Yao, Chen, Xu, Yang: FedAPM: Federated Learning via ADMM with Partial Model
+Personalization. KDD 2025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedapm.algorithm import Algorithm, Reply, State, Stationarity, Total, Upload
+from fedapm.task import Approximate, Epochs, Prox, Stop, Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class FedAPM(Algorithm):
+    """min Σ α_i f_i(v_i, u_i) s.t. u_i = u, by L_i = α_i f_i + ⟨π_i, u_i − u⟩ + ρ/2·‖u_i − u‖²."""
+
+    name = "fedapm"
+    label = "FedAPM"
+
+    rho: float = 0.05
+    """ρ: penalty on u_i ≠ u."""
+    sigma: float = 0.01
+    """σ: weight of the proximal term on v_i."""
+    v_at: Literal["local", "shared"] = "shared"
+    """Where v_i is solved: at the client's copy u_i, as the paper writes, or at the broadcast ū."""
+    u_start: Literal["local", "shared"] = "shared"
+    """Where the search for u_i starts: at the client's copy, or at the broadcast ū."""
+    evaluate: Literal["local", "shared"] = "local"
+    """Which shared part a client's model uses: its copy u_i or ū."""
+    lr_v: float | None = None
+    """Step size of the personal phase; the solver's if not given."""
+    epochs_v: int | None = None
+    """Epochs of the personal phase; the solver's if not given."""
+    xi: float | None = None
+    """ξ⁰: solve to a ξ-approximate solution instead of a fixed number of epochs."""
+    mu: float = 0.9
+    """μ: ξ ← μ·ξ each time a client takes part."""
+    max_epochs: int = 50
+    """Cap on epochs under the ξ-rule."""
+
+    def __post_init__(self) -> None:
+        for field, good in {"rho": self.rho >= 0, "sigma": self.sigma >= 0, "mu": 0 < self.mu < 1}.items():
+            if not good:
+                raise ValueError(f"algorithm.{field} = {getattr(self, field)} is out of range.")
+
+    def server_init(self, u0: Vec) -> State:
+        """ū⁰, the mean of all z_i⁰ = u⁰."""
+        return State(u=u0)
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """v_i⁰, u_i⁰ = u⁰, π_i⁰ = 0, ξ_i⁰."""
+        return State(v=v0, u=u0, pi=u0.zeros(), xi=self.xi or 0.0)
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """Line 8 of Algorithm 1."""
+        u_bar, xi = down.u, self.mu * s.xi
+        stop_u: Stop | None = Approximate(xi, self.max_epochs) if self.xi else None
+        stop_v = stop_u if self.epochs_v is None else Epochs(self.epochs_v)
+        u_for_v = s.u if self.v_at == "local" else u_bar
+        u0 = s.u if self.u_start == "local" else u_bar
+
+        v = task.minimise(s.v, given=u_for_v, weight=task.alpha, prox=Prox(self.sigma, s.v), stop=stop_v, lr=self.lr_v)
+        u = task.minimise(u0, given=v, weight=task.alpha, linear=s.pi, prox=Prox(self.rho, u_bar), stop=stop_u)
+        pi = s.pi + self.rho * (u - u_bar)
+        dz = self.z(u, pi) - self.z(s.u, s.pi)
+        return Reply(Upload({"dz": dz}), s.replace(v=v, u=u, pi=pi, xi=xi), u)
+
+    def z(self, u: Vec, pi: Vec) -> Vec:
+        """z_i = u_i + π_i/ρ; without a penalty there is no dual either."""
+        return u + pi / self.rho if self.rho else u
+
+    def server(self, state: State, total: Total, m: int) -> State:
+        """U = (1/m)·Σ z_i over all clients, kept up to date by the changes of those selected."""
+        return state.replace(u=state.u + total["dz"] / m)
+
+    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+        """(u_i or ū, v_i)."""
+        del view
+        return (s.u if self.evaluate == "local" else down.u), s.v
+
+    def stationarity(self, down: State, s: State, task: Task) -> Stationarity:
+        """α_i∇_u f_i + π_i + ρ(u_i − u) = 0, ∇_v f_i = 0, u_i = u, Σ π_i = 0."""
+        gap = s.u - down.u
+        gradient = task.gradient(s.u | s.v)
+        g_u, g_v = gradient.only(s.u), gradient.only(s.v)
+        return Stationarity({"u": task.alpha * g_u + s.pi + self.rho * gap, "v": g_v, "consensus": gap}, {"dual": s.pi})

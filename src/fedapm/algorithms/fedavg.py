@@ -1,0 +1,43 @@
+"""FedAvg: one model for all, the weighted mean of what clients train.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
+Decentralized Data. AISTATS 2017.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedapm.algorithm import Reply, State
+from fedapm.algorithms.averaging import Averaging
+from fedapm.task import Prox, Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class FedAvg(Averaging):
+    """u_i ← SGD on f_i from ū; u ← Σ α_i u_i / Σ α_i."""
+
+    name = "fedavg"
+    label = "FedAvg"
+    scope = "whole"
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """A client keeps nothing."""
+        del u0, v0
+        return State()
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """Train the whole model from the broadcast one."""
+        u = task.minimise(down.u, prox=self.prox(down.u))
+        return Reply(self.upload(u, down.u, task), s, u)
+
+    def prox(self, u_bar: Vec) -> Prox | None:
+        """FedAvg holds nothing back."""
+        del u_bar
+        return None
+
+    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+        """The same model for every client."""
+        del s, view
+        return down.u, Vec()

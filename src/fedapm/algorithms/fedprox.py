@@ -1,0 +1,31 @@
+"""FedProx: FedAvg whose clients are held near the broadcast model.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedapm.algorithms.fedavg import FedAvg
+from fedapm.task import Prox
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """u_i ← argmin f_i(u) + μ/2·‖u − ū‖²; u ← Σ α_i u_i / Σ α_i."""
+
+    name = "fedprox"
+    label = "FedProx"
+
+    mu: float = 0.1
+    """μ: weight of the proximal term."""
+
+    def __post_init__(self) -> None:
+        if self.mu < 0:
+            raise ValueError(f"algorithm.mu = {self.mu} must not be negative.")
+
+    def prox(self, u_bar: Vec) -> Prox | None:
+        """μ/2·‖u − ū‖²."""
+        return Prox(self.mu, u_bar)

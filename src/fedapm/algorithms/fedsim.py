@@ -1,0 +1,37 @@
+"""FedSim: both parts at once, as Jacobi would.
+
+Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao: Federated Learning with Partial Model Personalization. ICML 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedapm.algorithm import Reply, State
+from fedapm.algorithms.averaging import Averaging
+from fedapm.task import Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class FedSim(Averaging):
+    """(v_i, u_i) ← SGD on f_i from (v_i, ū), both in each step; u ← Σ α_i u_i / Σ α_i."""
+
+    name = "fedsim"
+    label = "FedSim"
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """A client keeps its personal part."""
+        del u0
+        return State(v=v0)
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """Both parts from where they are, simultaneously."""
+        w = task.minimise(down.u | s.v)
+        u, v = w.only(down.u), w.only(s.v)
+        return Reply(self.upload(u, down.u, task), s.replace(v=v), u)
+
+    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+        """The shared model with the client's own part."""
+        del view
+        return down.u, s.v

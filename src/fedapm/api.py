@@ -1,0 +1,86 @@
+"""The Python interface: from data to trained personal models in a few lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedapm import experiment
+from fedapm.algorithm import Algorithm
+from fedapm.algorithms import method
+from fedapm.data import Federation
+from fedapm.engine.problem import Model, Problem, Weighting
+from fedapm.execution import Plan, Result, execute
+from fedapm.network import Loss
+from fedapm.settings import EngineSettings, Experiment, ModelSettings, validated
+from fedapm.solver import Solver
+from fedapm.split import Preset
+
+SOLVER_KEYS = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "lr_schedule", "lr_decay")
+
+
+def train(
+    data: Federation | str,
+    model: Model | None = None,
+    *,
+    algorithm: str | Algorithm = "fedapm",
+    personal: Sequence[str] = (),
+    shared: Sequence[str] = (),
+    frozen: Sequence[str] = (),
+    preset: Preset | None = None,
+    loss: Loss | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    **settings: Any,
+) -> Result:
+    """Train a model for every client.
+
+    ``data`` is a Federation, or the name of a data set that needs no files. ``model`` is a module, or a function that
+    makes one (of no argument, or of a client's data where clients have networks of their own); for a named data set it
+    may be left out. What is personal is said by patterns or a preset. Further keywords are those of the tables
+    ``solver`` and ``engine`` in an experiment file: ``lr``, ``epochs``, ``batch_size``, ``rounds``, ``seed``,
+    ``fraction`` and so on. With ``out`` a run folder is written as the run goes.
+    """
+    chosen = method(algorithm)() if isinstance(algorithm, str) else algorithm
+    solver = {k: v for k, v in settings.items() if k in SOLVER_KEYS}
+    engine = {k: v for k, v in settings.items() if k not in SOLVER_KEYS}
+    patterns = {"personal": tuple(personal), "shared": tuple(shared), "frozen": tuple(frozen), "preset": preset}
+    split: dict[str, Any] = {k: v for k, v in patterns.items() if v}
+    target = Path(out) if out is not None else None
+
+    def warn(message: str) -> None:
+        print(f"fedapm: {message}", file=sys.stderr)
+
+    if isinstance(data, str):
+        given = {"data": {"name": data}, "model": split, "solver": solver, "engine": engine}
+        named = replace(experiment.resolve(given), algorithm=chosen)
+        if model is None:
+            return execute(experiment.plan(named), target, resume=resume, show=progress, warn=warn)
+        clients, rule, options, run = experiment.federation(named.data), named.model, named.solver, named.engine
+    else:
+        clients, rule = data, ModelSettings(**split)
+        options = validated(Solver, "solver", solver)
+        run = validated(EngineSettings, "engine", engine)
+    if model is None:
+        raise TypeError("train() needs a model for a federation of your own data.")
+    problem = Problem(
+        clients,
+        model,
+        rule.rule,
+        scope=chosen.scope,
+        solver=options,
+        loss=loss,
+        weighting=Weighting(run.weights, run.units),
+        seed=run.seed,
+        rounds=run.rounds,
+        device=run.device,
+    )
+    tables = Experiment(algorithm=chosen, model=rule, solver=options, engine=run).tables()
+    tables["data"] = {"name": clients.name}
+    tables["model"] |= {"name": type(problem.network(0).module).__name__}
+    plan = Plan(problem, chosen, experiment.schedule(run), tables, run.checkpoint_every, run.save_models)
+    return execute(plan, target, resume=resume, show=progress, warn=warn)

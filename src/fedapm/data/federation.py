@@ -1,0 +1,214 @@
+"""Federation: clients, each with training and test data of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedapm.data.partition import Partitioner
+from fedapm.data.partition import by_id as partition_by_id
+from fedapm.errors import FedapmError
+from fedapm.samples import Samples
+from fedapm.streams import numpy_stream
+
+Arrays = Any
+"""An array, a tensor, or a tuple of them (one for each input of the network)."""
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's data. Nothing in it ever leaves the client."""
+
+    id: str
+    train: Samples
+    test: Samples
+
+    @property
+    def classes(self) -> int:
+        """How many different classes the client has seen in training; 0 where targets are quantities."""
+        return len(set(self.train.targets.tolist())) if self.train.classified else 0
+
+
+class Federation:
+    """Some clients and their data, the same for every method and seed."""
+
+    def __init__(self, clients: Iterable[ClientData], name: str = "own data") -> None:
+        self.clients = list(clients)
+        self.name = name
+        if not self.clients:
+            raise FedapmError("a federation needs at least one client.")
+        seen: set[str] = set()
+        for client in self.clients:
+            if client.id in seen:
+                raise FedapmError(f"two clients are called {client.id!r}; give each its own id.")
+            seen.add(client.id)
+            if len(client.train) == 0:
+                raise FedapmError(f"client {client.id} has no training data; leave it out or give it some.")
+            for part, samples in (("training", client.train), ("test", client.test)):
+                for values in (*samples.inputs, samples.targets):
+                    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+                        raise FedapmError(f"client {client.id}: its {part} data holds NaN or infinite values.")
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __getitem__(self, index: int) -> ClientData:
+        return self.clients[index]
+
+    def __repr__(self) -> str:
+        return f"Federation({self.name}: {len(self)} clients, {sum(len(c.train) for c in self.clients)} samples)"
+
+    @property
+    def classes(self) -> int:
+        """Number of classes over all clients; 0 where targets are quantities."""
+        targets = [t for c in self.clients for t in (c.train.targets, c.test.targets) if len(t)]
+        if not self.clients[0].train.classified:
+            return 0
+        return 1 + max(int(t.max()) for t in targets)
+
+    def position(self, client: int | str) -> int:
+        """Where a client stands, given its id (or its position as a number)."""
+        ids = [c.id for c in self.clients]
+        if str(client) in ids:
+            return ids.index(str(client))
+        if isinstance(client, int) and 0 <= client < len(ids):
+            return client
+        raise FedapmError(f"there is no client {client!r}; the ids are {', '.join(ids[:8])}{', …' * (len(ids) > 8)}.")
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Arrays,
+        y: Any,
+        clients: Sequence[Any] | np.ndarray[Any, Any] | Partitioner,
+        *,
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        name: str = "own data",
+    ) -> Federation:
+        """One data set and whose each sample is: a column of client ids, or a partitioner that decides.
+
+        ``x`` is an array, or a tuple of arrays for a network with several inputs. Each client's samples are
+        split into training and test, stratified by class where every class has enough.
+        """
+        samples = _samples(x, y)
+        labels = samples.targets.numpy()
+        if isinstance(clients, Partitioner):
+            parts = {str(k): p for k, p in enumerate(clients(labels, numpy_stream(seed, "partition")))}
+        else:
+            parts = partition_by_id(clients)
+            if (count := sum(map(len, parts.values()))) != len(samples):
+                raise FedapmError(f"there are {len(samples)} samples but {count} client ids.")
+        made = []
+        for position, (client, index) in enumerate(parts.items()):
+            if len(index) < 2:
+                raise FedapmError(
+                    f"client {client} has {len(index)} sample(s), too few to train and test; leave it out or use "
+                    "fewer clients."
+                )
+            stream = numpy_stream(seed, "test split", position)
+            train, test = split_test(index, labels, samples.classified, test_fraction, stream)
+            made.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(test)]))
+        return cls(made, name)
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Mapping[Any, tuple[Arrays, Any]] | Sequence[tuple[Arrays, Any]],
+        *,
+        test: Mapping[Any, tuple[Arrays, Any]] | Sequence[tuple[Arrays, Any]] | None = None,
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        name: str = "own data",
+    ) -> Federation:
+        """Data that is already apart: (x, y) for each client, and its own test data if there is some."""
+        train_of, test_of = _named(clients), _named(test) if test is not None else None
+        made = []
+        for position, (client, (x, y)) in enumerate(train_of.items()):
+            samples = _samples(x, y)
+            if test_of is not None:
+                if client not in test_of:
+                    raise FedapmError(f"client {client} has training data but no test data.")
+                made.append(ClientData(client, samples, _samples(*test_of[client])))
+                continue
+            index = np.arange(len(samples))
+            stream = numpy_stream(seed, "test split", position)
+            first, second = split_test(index, samples.targets.numpy(), samples.classified, test_fraction, stream)
+            made.append(ClientData(client, samples[torch.as_tensor(first)], samples[torch.as_tensor(second)]))
+        return cls(made, name)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        clients: Mapping[Any, Dataset[Any]] | Sequence[Dataset[Any]],
+        *,
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        name: str = "own data",
+    ) -> Federation:
+        """One torch Dataset a client, of (x, y) pairs or (x1, x2, …, y) tuples, read into memory once."""
+        read = {client: _read(dataset, client) for client, dataset in _named(clients).items()}
+        return cls.from_clients(read, test_fraction=test_fraction, seed=seed, name=name)
+
+
+def split_test(
+    index: np.ndarray[Any, Any],
+    labels: np.ndarray[Any, Any],
+    stratify: bool,
+    fraction: float,
+    stream: np.random.Generator,
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Divide a client's samples into training and test.
+
+    Stratified: of each class the same fraction goes to test, and what rounding leaves over is made up at random.
+    At least one sample stays on either side.
+    """
+    if not 0 < fraction < 1:
+        raise FedapmError(f"the test fraction must be between 0 and 1, not {fraction}.")
+    wanted = min(max(round(fraction * len(index)), 1), len(index) - 1)
+    shuffled = stream.permutation(index)
+    if stratify:
+        # within each class, in random order, every sample gets its rank as a share of the class; the samples with
+        # the lowest shares go to test, which takes the same share of each class as nearly as whole samples allow
+        share = np.empty(len(shuffled))
+        for value in np.unique(labels[shuffled]):
+            member = np.flatnonzero(labels[shuffled] == value)
+            share[member] = (np.arange(len(member)) + 0.5) / len(member)
+        shuffled = shuffled[np.argsort(share, kind="stable")]
+    return np.sort(shuffled[wanted:]), np.sort(shuffled[:wanted])
+
+
+def _named(clients: Mapping[Any, Any] | Sequence[Any]) -> dict[str, Any]:
+    items = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
+    return {str(k): v for k, v in items}
+
+
+def _tensor(values: Any) -> Tensor:
+    tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    # networks compute in single precision unless their owner says otherwise; float64 arrays are numpy's default,
+    # not a wish
+    return tensor.float() if tensor.dtype == torch.float64 and not isinstance(values, Tensor) else tensor
+
+
+def _samples(x: Arrays, y: Any) -> Samples:
+    inputs = tuple(_tensor(part) for part in (x if isinstance(x, tuple) else (x,)))
+    targets = _tensor(y)
+    return Samples(inputs, targets if targets.is_floating_point() else targets.long())
+
+
+def _read(dataset: Dataset[Any], client: str) -> tuple[tuple[Tensor, ...], Tensor]:
+    if not isinstance(dataset, Sized):
+        raise FedapmError(f"client {client}: its dataset has no length; give one that can be indexed.")
+    rows = [dataset[k] for k in range(len(dataset))]
+    if not rows:
+        raise FedapmError(f"client {client} has no training data; leave it out or give it some.")
+    if not isinstance(rows[0], (tuple, list)) or len(rows[0]) < 2:
+        raise FedapmError(f"client {client}: its dataset should give (x, y) pairs.")
+    columns = [torch.stack([torch.as_tensor(row[k]) for row in rows]) for k in range(len(rows[0]))]
+    return tuple(columns[:-1]), columns[-1]

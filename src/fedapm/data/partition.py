@@ -1,0 +1,111 @@
+"""Partitioners: whose each sample is. Every sample goes to exactly one client."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedapm.errors import FedapmError
+
+Index = np.ndarray[Any, Any]
+
+
+class Partitioner(ABC):
+    """A rule that deals samples out to clients, given their labels and a random stream."""
+
+    clients: int
+
+    def __call__(self, labels: Index, stream: np.random.Generator) -> list[Index]:
+        """The samples of each client, as sorted positions."""
+        if self.clients < 1:
+            raise FedapmError(f"a partition needs at least one client, not {self.clients}.")
+        if len(labels) < self.clients:
+            raise FedapmError(f"{len(labels)} samples cannot be dealt out to {self.clients} clients.")
+        return [np.sort(part) for part in self.deal(np.asarray(labels), stream)]
+
+    @abstractmethod
+    def deal(self, labels: Index, stream: np.random.Generator) -> list[Index]:
+        """The samples of each client."""
+
+
+@dataclass(frozen=True)
+class IID(Partitioner):
+    """Every client gets an equally large random part."""
+
+    clients: int
+
+    def deal(self, labels: Index, stream: np.random.Generator) -> list[Index]:
+        """A shuffled pack dealt in equal piles."""
+        return list(np.array_split(stream.permutation(len(labels)), self.clients))
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partitioner):
+    """Label skew: each class is divided by proportions drawn from a Dirichlet distribution.
+
+    A small ``concentration`` gives each client few classes, a large one approaches :class:`IID`. A draw that leaves
+    a client with fewer than ``minimum`` samples is drawn again.
+    """
+
+    clients: int
+    concentration: float = 0.5
+    minimum: int = 10
+    tries: int = 1000
+
+    def deal(self, labels: Index, stream: np.random.Generator) -> list[Index]:
+        """Cut every shuffled class at random proportions."""
+        if self.concentration <= 0:
+            raise FedapmError(f"the concentration must be positive, not {self.concentration}.")
+        if self.minimum * self.clients > len(labels):
+            raise FedapmError(
+                f"{self.clients} clients with at least {self.minimum} samples each need {self.minimum * self.clients} "
+                f"samples, but there are {len(labels)}."
+            )
+        for _ in range(self.tries):
+            parts: list[list[Index]] = [[] for _ in range(self.clients)]
+            for value in np.unique(labels):
+                member = stream.permutation(np.flatnonzero(labels == value))
+                shares = stream.dirichlet(np.full(self.clients, self.concentration))
+                cuts = np.round(np.cumsum(shares)[:-1] * len(member)).astype(int)
+                for part, piece in zip(parts, np.split(member, cuts), strict=True):
+                    part.append(piece)
+            dealt = [np.concatenate(part) for part in parts]
+            if min(map(len, dealt)) >= self.minimum:
+                return dealt
+        raise FedapmError(
+            f"no Dirichlet({self.concentration}) draw in {self.tries} gave each of {self.clients} clients "
+            f"{self.minimum} samples; use a larger concentration, fewer clients or a smaller minimum."
+        )
+
+
+@dataclass(frozen=True)
+class Shards(Partitioner):
+    """Label skew: samples sorted by class, cut into equal shards, a few shards a client (McMahan et al. 2017)."""
+
+    clients: int
+    shards: int = 2
+
+    def deal(self, labels: Index, stream: np.random.Generator) -> list[Index]:
+        """Deal shards of the sorted samples."""
+        if self.shards < 1:
+            raise FedapmError(f"a client needs at least one shard, not {self.shards}.")
+        count = self.clients * self.shards
+        if count > len(labels):
+            raise FedapmError(f"{len(labels)} samples cannot be cut into {count} shards; use fewer shards a client.")
+        order = stream.permutation(len(labels))
+        pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
+        hands = stream.permutation(count).reshape(self.clients, self.shards)
+        return [np.concatenate([pieces[k] for k in hand]) for hand in hands]
+
+
+def by_id(ids: Sequence[Any] | Index) -> dict[str, Index]:
+    """The samples of each client, given a column that names each sample's client."""
+    column = np.asarray(ids)
+    if column.ndim != 1:
+        raise FedapmError(f"the column of client ids must have one dimension, not {column.ndim}.")
+    values, inverse = np.unique(column, return_inverse=True)
+    return {str(value): np.flatnonzero(inverse == k) for k, value in enumerate(values)}

@@ -1,0 +1,245 @@
+"""The rounds: select, broadcast, train, add up, update, evaluate, record."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+from fedapm.algorithm import Algorithm, State, Total
+from fedapm.engine.problem import Problem
+from fedapm.engine.sampling import Sampling
+from fedapm.engine.sequential import Done, Sequential
+from fedapm.engine.store import Kept, MemoryStore, Store
+from fedapm.errors import Diverged, Interrupted
+from fedapm.metrics import summarise
+from fedapm.vec import Vec, mean, total
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after a round. The random streams are keyed by round, so this is all there is."""
+
+    round: int
+    server: State
+    store: Store
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class Observer(Protocol):
+    """Something that follows a run: a record, a checkpoint, a progress bar."""
+
+    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+        """A round is finished and its results are in place."""
+
+    def on_stop(self, progress: Progress, status: str) -> None:
+        """The run ends: complete, interrupted or diverged."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long, with how many clients, and how often to look."""
+
+    rounds: int
+    sampling: Sampling
+    evaluate_every: int = 1
+    stationarity: bool = False
+
+    def evaluates(self, round: int) -> bool:
+        """Whether models are evaluated after a round; the first and the last always are."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
+
+class Loop:
+    """Runs a method on a problem, round by round."""
+
+    def __init__(
+        self, problem: Problem, algorithm: Algorithm, schedule: Schedule, observers: Sequence[Observer] = ()
+    ) -> None:
+        self.problem, self.algorithm, self.schedule = problem, algorithm, schedule
+        self.observers = observers
+        self.executor = Sequential(problem, algorithm)
+        self.progress = self.start()
+
+    def start(self) -> Progress:
+        """Before the first round."""
+
+        def begin(client: int) -> Kept:
+            start = self.problem.start(client)
+            return Kept(self.algorithm.client_init(self.problem.u0, start.v0), start.buffers)
+
+        return Progress(0, self.algorithm.server_init(self.problem.u0), MemoryStore(begin))
+
+    def run(self, progress: Progress | None = None) -> Progress:
+        """Go on from where a run stands until its last round."""
+        self.schedule.sampling.size(len(self.problem))
+        self.progress = progress or self.progress
+        status = "interrupted"
+        try:
+            if progress is None:
+                self._finish(self.progress, self._record(self.progress), time.perf_counter())
+            while self.progress.round < self.schedule.rounds:
+                self._round(self.progress)
+            status = "complete"
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted after round {self.progress.round} of {self.schedule.rounds}.") from None
+        except Diverged:
+            status = "diverged"
+            raise
+        finally:
+            with uninterrupted():
+                for observer in self.observers:
+                    observer.on_stop(self.progress, status)
+        return self.progress
+
+    def _round(self, before: Progress) -> None:
+        began = time.perf_counter()
+        round, store = before.round + 1, before.store
+        selected = self.schedule.sampling.draw(len(self.problem), self.problem.seed, round)
+        down = self.algorithm.broadcast(before.server)
+        done = list(self.executor.train(selected, down, store, round))
+        good = [d for d in done if d.reply.is_finite() and d.buffers.is_finite()]
+        if not good:
+            raise Diverged(self._advice(round, "every selected client's update was not finite"))
+        gathered = Total.of(d.reply.upload for d in good)
+        after = Progress(
+            round,
+            self.algorithm.server(before.server, gathered, len(self.problem)),
+            store,
+            before.bytes_up + sum(d.reply.upload.nbytes for d in done),
+            before.bytes_down + down.nbytes * len(selected),
+        )
+        previous = {d.client: store.get(d.client) for d in good}
+        try:
+            with uninterrupted():
+                store.commit({d.client: Kept(d.reply.state, d.buffers) for d in good})
+            record = self._record(after, before, selected, good)
+        except BaseException:
+            # the round is not recorded, so it must not have happened: whoever saves now saves the round before
+            with uninterrupted():
+                store.commit(previous)
+            raise
+        self._finish(after, record, began)
+
+    def _finish(self, progress: Progress, record: Record, began: float) -> None:
+        with uninterrupted():
+            for observer in self.observers:
+                observer.on_round(progress, record, time.perf_counter() - began)
+            self.progress = progress
+
+    def _record(
+        self,
+        after: Progress,
+        before: Progress | None = None,
+        selected: Sequence[int] = (),
+        good: Sequence[Done] = (),
+    ) -> Record:
+        kept = {d.client for d in good}
+        record: Record = {
+            "round": after.round,
+            "selected": list(selected),
+            "dropped": [k for k in selected if k not in kept],
+            "bytes_up": after.bytes_up - (before.bytes_up if before else 0),
+            "bytes_down": after.bytes_down - (before.bytes_down if before else 0),
+            "total_bytes_up": after.bytes_up,
+            "total_bytes_down": after.bytes_down,
+            "drift": self._drift(after.server, good),
+            "local": local_work(good),
+        }
+        if self.schedule.stationarity:
+            record["stationarity"] = self._stationarity(after)
+        record["evaluations"] = self._evaluate(after) if self.schedule.evaluates(after.round) else None
+        return record
+
+    def _evaluate(self, state: Progress) -> dict[str, Any]:
+        down = self.algorithm.broadcast(state.server)
+        everyone = range(len(self.problem))
+        found = {}
+        for view in self.algorithm.views:
+            rows = list(self.executor.evaluate(everyone, down, state.store, view))
+            if not any(math.isfinite(row["train_loss"] or 0.0) for row in rows):
+                raise Diverged(self._advice(state.round, "no client's training loss is finite"))
+            found[view] = summarise(rows)
+        return found
+
+    def _drift(self, server: State, done: Sequence[Done]) -> float | None:
+        """Mean over clients of Σ over shared tensors ‖u_i − ū‖; without a server model ū is the clients' mean."""
+        names = self.problem.drift_names
+        if not done or not names:
+            return None
+        copies = [d.reply.u.only(names) for d in done]
+        u: Vec | None = server.vectors.get("u")
+        centre = u.only(names) if u is not None else mean(copies)
+        gaps = [copy - centre for copy in copies]
+        return math.fsum(t.double().norm().item() for gap in gaps for t in gap.values()) / len(gaps)
+
+    def _stationarity(self, state: Progress) -> dict[str, float] | None:
+        down = self.algorithm.broadcast(state.server)
+        squares: dict[str, float] = {}
+        sums: dict[str, list[Vec]] = {}
+        for client in range(len(self.problem)):
+            kept = state.store.get(client)
+            self.problem.network(client).load(kept.buffers)
+            found = self.algorithm.stationarity(down, kept.state, self.problem.task(client, state.round))
+            if found is None:
+                return None
+            for name, vector in found.each.items():
+                squares[name] = squares.get(name, 0.0) + vector.sq()
+            for name, vector in found.summed.items():
+                sums.setdefault(name, []).append(vector)
+        squares |= {name: total(vectors).sq() for name, vectors in sums.items()}
+        norms = {name: math.sqrt(square) for name, square in squares.items()}
+        return norms | {"total": math.sqrt(math.fsum(squares.values()))}
+
+    def _advice(self, round: int, what: str) -> str:
+        lr = self.problem.solver.lr * self.problem.solver.schedule(max(round - 1, 0), self.problem.rounds)
+        return (
+            f"{self.algorithm.label}, round {round}: {what}; try a smaller step (solver.lr, now {lr:g}) or "
+            "check the scale of the inputs."
+        )
+
+
+def local_work(done: Sequence[Done]) -> dict[str, float | int] | None:
+    """What the local solvers of a round did, summed up for its record."""
+    solved = [d.log for d in done if d.log]
+    if not solved:
+        return None
+    losses = [log[-1].loss for log in solved if log[-1].loss is not None]
+    work: dict[str, float | int] = {
+        "epochs": sum(step.epochs for log in solved for step in log) / len(solved),
+    }
+    if losses:
+        work["train_loss"] = math.fsum(losses) / len(losses)
+    ruled = [log[-1] for log in solved if log[-1].xi is not None and log[-1].residual is not None]
+    if ruled:
+        work["xi"] = math.fsum(step.xi or 0.0 for step in ruled) / len(ruled)
+        work["residual"] = max(step.residual or 0.0 for step in ruled)
+        work["missed"] = sum((step.residual or 0.0) > (step.xi or 0.0) for step in ruled)
+    return work
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold a Ctrl-C back while results are put in place and written, so that they are whole."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    before: Callable[[int, FrameType | None], Any] | int | None = signal.signal(
+        signal.SIGINT, lambda number, frame: held.append((number, frame))
+    )
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt

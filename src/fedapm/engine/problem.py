@@ -1,0 +1,192 @@
+"""Problem: a federation, a network and a split, ready to hand out each client's task."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from fedapm import streams
+from fedapm.data.federation import ClientData, Federation
+from fedapm.errors import FedapmError
+from fedapm.network import Loss, Network
+from fedapm.samples import Samples
+from fedapm.solver import Solver
+from fedapm.split import Scope, SplitRule, check_same_shared
+from fedapm.task import Task
+from fedapm.vec import Vec
+
+Model = nn.Module | Callable[..., nn.Module]
+"""A module; or a function that makes one, of no argument or of a client's data."""
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """How much each client counts, and in which units hyperparameters are given.
+
+    In per-client units client i minimises m·α_i·f_i, so that ρ, σ and the step size mean the same for any number
+    of clients. In the paper's units it minimises α_i·f_i. With uniform weights a setting in the paper's units is the
+    per-client one with ρ, σ and μ divided by m, ξ by m² and the step size multiplied by m.
+    """
+
+    weights: Literal["uniform", "samples"] = "uniform"
+    units: Literal["client", "paper"] = "client"
+
+    def alphas(self, sizes: list[int]) -> list[float]:
+        """Every client's α_i, in these units."""
+        m, n = len(sizes), sum(sizes)
+        shares = [1.0] * m if self.weights == "uniform" else [m * size / n for size in sizes]
+        return [share * self.unit(m) for share in shares]
+
+    def unit(self, m: int) -> float:
+        """The weight of an f_i that is not weighed."""
+        return 1.0 if self.units == "client" else 1.0 / m
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where one client starts: its network, its personal part and its buffers."""
+
+    network: Network
+    v0: Vec
+    buffers: Vec
+
+
+class Problem:
+    """What is to be learnt, as one method sees it (its scope decides what is shared)."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        model: Model,
+        rule: SplitRule | None = None,
+        *,
+        scope: Scope = "split",
+        solver: Solver | None = None,
+        loss: Loss | None = None,
+        weighting: Weighting | None = None,
+        seed: int = 0,
+        rounds: int = 1,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.federation, self.rule, self.scope = federation, rule or SplitRule(), scope
+        self.solver, self.seed, self.rounds = solver or Solver(), seed, rounds
+        self.loss = loss or default_loss(federation)
+        self.device = _device(device)
+        weighting = weighting or Weighting()
+        self.alphas = weighting.alphas([len(c.train) for c in federation.clients])
+        self.unit = weighting.unit(len(federation))
+        self._make, self._per_client = _factory(model)
+        self._networks: dict[str, Network] = {}
+        self._starts: dict[int, Start] = {}
+        first = self._start(0)
+        self.u0 = first.network.read(first.network.split.shared)
+        self.drift_names = self.rule.apply(first.network.module).shared
+        self._check_shared()
+
+    def __len__(self) -> int:
+        return len(self.federation)
+
+    def start(self, client: int) -> Start:
+        """Where a client starts; made when first asked for."""
+        return self._start(client if self._per_client else 0)
+
+    def network(self, client: int) -> Network:
+        """The network a client computes with; clients of the same architecture use the same module."""
+        return self.start(client).network
+
+    def samples(self, client: int, part: Literal["train", "test"]) -> Samples:
+        """A client's data on the device."""
+        data = self.federation[client]
+        return (data.train if part == "train" else data.test).to(self.device)
+
+    def task(self, client: int, round: int) -> Task:
+        """A client's local problem in a round."""
+        return Task(
+            self.network(client),
+            self.samples(client, "train"),
+            self.solver,
+            self.seed,
+            client,
+            round,
+            alpha=self.alphas[client],
+            unit=self.unit,
+            lr_factor=self.solver.schedule(max(round - 1, 0), self.rounds),
+        )
+
+    def _start(self, client: int) -> Start:
+        if client not in self._starts:
+            with streams.global_stream(torch.device("cpu"), self.seed, "init"):
+                module = self._make(self.federation[client]).to(self.device)
+            split = self.rule.apply(module).scoped(self.scope)
+            network = Network(module, split, self.loss)
+            start = Start(network, network.read(split.personal), network.buffers())
+            kept = self._networks.setdefault(_architecture(network), network)
+            self._starts[client] = Start(kept, start.v0, start.buffers)
+        return self._starts[client]
+
+    def _check_shared(self) -> None:
+        if not self._per_client:
+            return
+        reference = {n: t.shape for n, t in self.u0.items()}
+        for position, client in enumerate(self.federation.clients):
+            network = self.network(position)
+            shapes = {n: t.shape for n, t in network.read(network.split.shared).items()}
+            check_same_shared(reference, shapes, client.id)
+
+
+def default_loss(federation: Federation) -> Loss:
+    """Cross-entropy for classes, mean squared error for quantities."""
+    if federation[0].train.classified:
+        return nn.functional.cross_entropy
+    return nn.functional.mse_loss
+
+
+def _factory(model: Model) -> tuple[Callable[[ClientData], nn.Module], bool]:
+    if isinstance(model, nn.Module):
+        template = model
+        return (lambda _: deepcopy(template)), False
+    if not callable(model):
+        raise FedapmError(f"a model is an nn.Module or a function that makes one, not {type(model).__name__}.")
+    make: Callable[..., Any] = model
+    required = [
+        p
+        for p in inspect.signature(make).parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(required) > 1:
+        raise FedapmError("a function that makes models takes nothing, or one client's data.")
+    per_client = len(required) == 1
+
+    def checked(client: ClientData) -> nn.Module:
+        module = make(client) if per_client else make()
+        if not isinstance(module, nn.Module):
+            raise FedapmError(f"the model function gave a {type(module).__name__}, not an nn.Module.")
+        return module
+
+    return checked, per_client
+
+
+def _architecture(network: Network) -> str:
+    """Equal for networks that differ in nothing but what is loaded into them."""
+    shapes = [(n, tuple(t.shape)) for n, t in network.read(dict(network.module.named_parameters())).items()]
+    frozen = hashlib.sha256()
+    for tensor in network.read(network.split.frozen).values():
+        frozen.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return repr((type(network.module), str(network.module), shapes, network.split, frozen.hexdigest()))
+
+
+def _device(name: str | torch.device) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise FedapmError(f"the device {str(name)!r} cannot be used here ({reason}).") from None
+    return device

@@ -1,0 +1,61 @@
+"""Sequential: one client after the other, the engine all others must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fedapm.algorithm import Algorithm, Reply, State
+from fedapm.engine.problem import Problem
+from fedapm.engine.store import Kept, Store
+from fedapm.metrics import Score, classification
+from fedapm.solver import Solved
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class Done:
+    """One client's finished round."""
+
+    client: int
+    reply: Reply
+    buffers: Vec
+    log: list[Solved]
+
+
+class Sequential:
+    """Runs clients in the caller's process, in order."""
+
+    def __init__(self, problem: Problem, algorithm: Algorithm) -> None:
+        self.problem, self.algorithm = problem, algorithm
+
+    def train(self, clients: Sequence[int], down: State, store: Store, round: int) -> Iterator[Done]:
+        """The local work of the selected clients."""
+        for client in clients:
+            kept = store.get(client)
+            network = self.problem.network(client)
+            network.load(kept.buffers)
+            task = self.problem.task(client, round)
+            reply = self.algorithm.client(down, kept.state, task)
+            yield Done(client, reply, network.buffers() if kept.buffers else kept.buffers, task.log)
+
+    def evaluate(self, clients: Sequence[int], down: State, store: Store, view: str) -> Iterator[dict[str, Score]]:
+        """Scores of the clients' models, each on its own data."""
+        for client in clients:
+            load_model(self.problem, self.algorithm, client, down, store.get(client), view)
+            network = self.problem.network(client)
+            train, test = self.problem.samples(client, "train"), self.problem.samples(client, "test")
+            scores: dict[str, Score] = {}
+            predicted = network.predict(test) if len(test) else None
+            if test.classified and train.classified:
+                empty = test.targets.new_empty((0, 1))
+                scores |= classification(empty if predicted is None else predicted, test.targets)
+            scores["train_loss"] = network.loss(network.predict(train), train.targets).item()
+            scores["test_loss"] = None if predicted is None else network.loss(predicted, test.targets).item()
+            yield scores
+
+
+def load_model(problem: Problem, algorithm: Algorithm, client: int, down: State, kept: Kept, view: str) -> None:
+    """Put a client's model in place in its network."""
+    u, v = algorithm.model(down, kept.state, view)
+    problem.network(client).load(u, v, kept.buffers)

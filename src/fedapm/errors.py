@@ -1,0 +1,36 @@
+"""What a person did wrong, said in one line: what, where, and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedapmError(Exception):
+    """Bad input. The message is one line meant for a person; the CLI prints it and exits with 2."""
+
+
+class Diverged(FedapmError):
+    """No client has a finite result any more, so going on would compute nothing."""
+
+
+class Interrupted(FedapmError):
+    """Ctrl-C: what was finished is saved and can be resumed."""
+
+
+def closest(name: str, choices: Iterable[str], count: int = 3) -> list[str]:
+    """The choices a mistyped name most likely meant, best first."""
+    pool = list(choices)
+    found = difflib.get_close_matches(name, pool, n=count, cutoff=0.5)
+    if not found:
+        found = [c for c in pool if name and (name in c or c in name)][:count]
+    return found
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """A clause to append to "unknown ...": the nearest names, or all of them when none is near."""
+    pool = sorted(choices)
+    near = closest(name, pool)
+    if near:
+        return "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+    return "choose from " + ", ".join(pool) + "." if pool else "there is nothing to choose from."

@@ -1,0 +1,241 @@
+"""Execution: one run from start to end, in memory or in a folder, and what comes out of it."""
+
+from __future__ import annotations
+
+import platform
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import tomli_w
+import torch
+from torch import Tensor, nn
+
+from fedapm.algorithm import Algorithm
+from fedapm.data.federation import Federation
+from fedapm.engine import checkpoint
+from fedapm.engine.loop import Loop, Observer, Progress, Record, Schedule
+from fedapm.engine.observers import Display, Memory, RunFolder
+from fedapm.engine.problem import Problem
+from fedapm.engine.sequential import load_model
+from fedapm.errors import FedapmError
+from fedapm.files import write_atomic, write_tensors
+from fedapm.records import CHECKPOINTS, CONFIG, MODELS, ROUNDS, TIMINGS, JsonLines, is_run, write_info
+from fedapm.settings import Tables, differences
+from fedapm.version import __version__
+
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that is ready to start."""
+
+    problem: Problem
+    algorithm: Algorithm
+    schedule: Schedule
+    settings: Tables
+    """What is written to the run folder's config.toml."""
+    checkpoint_every: int = 10
+    save_models: bool = True
+
+    def info(self) -> dict[str, Any]:
+        """What run.json says."""
+        network = self.problem.network(0)
+        personal = [self.problem.start(k).v0.numel for k in range(len(self.problem))]
+        return {
+            "fedapm": __version__,
+            "method": self.algorithm.name,
+            "label": self.algorithm.label,
+            "seed": self.problem.seed,
+            "rounds": self.schedule.rounds,
+            "data": self.problem.federation.name,
+            "model": type(network.module).__name__,
+            "clients": [
+                {"id": c.id, "train": len(c.train), "test": len(c.test), "classes": c.classes}
+                for c in self.problem.federation.clients
+            ],
+            "parameters": {
+                "shared": self.problem.u0.numel,
+                "personal": personal if len(set(personal)) > 1 else personal[:1],
+                "frozen": network.read(network.split.frozen).numel,
+            },
+            "split": {
+                "shared": list(network.split.shared),
+                "personal": list(network.split.personal),
+                "frozen": list(network.split.frozen),
+            },
+            "environment": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "platform": platform.system(),
+            },
+        }
+
+
+@dataclass
+class Result:
+    """A finished run: its history and every client's model."""
+
+    plan: Plan
+    progress: Progress
+    records: list[Record]
+    _modules: dict[int, nn.Module] = field(default_factory=dict, repr=False)
+
+    @property
+    def federation(self) -> Federation:
+        """The clients it was trained on."""
+        return self.plan.problem.federation
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """One row a round: client means of each score, the worst tenth, drift and bytes."""
+        return pd.DataFrame([_row(record) for record in self.records]).set_index("round")
+
+    @property
+    def per_client(self) -> pd.DataFrame:
+        """The last evaluation, one row a client."""
+        last = next(r for r in reversed(self.records) if r["evaluations"])
+        frames = []
+        for view, found in last["evaluations"].items():
+            frame = pd.DataFrame(found["per_client"], index=[c.id for c in self.federation.clients])
+            frames.append(frame if len(last["evaluations"]) == 1 else frame.add_prefix(f"{view}."))
+        return pd.concat(frames, axis=1).rename_axis("client")
+
+    def state_dict(self, client: int | str, view: str | None = None) -> dict[str, Tensor]:
+        """A client's whole model as a plain state dict: shared, personal and frozen parameters and buffers."""
+        position = self.federation.position(client)
+        problem, algorithm = self.plan.problem, self.plan.algorithm
+        down = algorithm.broadcast(self.progress.server)
+        kept = self.progress.store.get(position)
+        load_model(problem, algorithm, position, down, kept, view or algorithm.views[0])
+        module = problem.network(position).module
+        return {n: t.detach().cpu().clone() for n, t in module.state_dict().items()}
+
+    def model(self, client: int | str, view: str | None = None) -> nn.Module:
+        """A client's model as a plain module of its own, ready for prediction."""
+        from copy import deepcopy
+
+        state = self.state_dict(client, view)
+        module = deepcopy(self.plan.problem.network(self.federation.position(client)).module).cpu()
+        for parameter in module.parameters():
+            parameter.requires_grad_(True)
+        module.load_state_dict(state)
+        return module.eval()
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a run folder, as if the run had been given it from the start."""
+        path = Path(folder)
+        _refuse_to_overwrite(path)
+        write_atomic(path / CONFIG, tomli_w.dumps(self.plan.settings))
+        rounds = JsonLines(path / ROUNDS)
+        for record in self.records:
+            rounds.append(record)
+        checkpoint.save(path / CHECKPOINTS, self.progress)
+        write_models(path, self)
+        write_info(path, self.plan.info() | {"status": "complete", "finished": self.progress.round})
+        return path
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report as one HTML file."""
+        import tempfile
+
+        from fedapm.report import write_report
+
+        with tempfile.TemporaryDirectory() as folder:
+            return write_report(self.save(Path(folder) / "run"), Path(path))
+
+
+def execute(
+    plan: Plan, out: Path | None = None, *, resume: bool = False, show: bool = True, warn: Warn | None = None
+) -> Result:
+    """Run a plan to its end. With a folder everything is written there as it happens."""
+    memory = Memory()
+    observers: list[Observer] = [memory]
+    progress: Progress | None = None
+    loop = Loop(plan.problem, plan.algorithm, plan.schedule, observers)
+    if out is not None:
+        if resume and is_run(out):
+            progress = _resume(out, plan, loop, memory, warn or (lambda _: None))
+        else:
+            _refuse_to_overwrite(out)
+            write_atomic(out / CONFIG, tomli_w.dumps(plan.settings))
+        observers.append(RunFolder(out, plan.info()))
+        observers.append(checkpoint.Checkpointer(out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
+    if show:
+        label = f"{plan.algorithm.label}, seed {plan.problem.seed}"
+        observers.append(Display(label, plan.schedule.rounds))
+    result = Result(plan, loop.run(progress), memory.records)
+    if out is not None and plan.save_models:
+        write_models(out, result)
+    return result
+
+
+def write_models(folder: Path, result: Result) -> None:
+    """Every client's model as a safetensors state dict."""
+    views = result.plan.algorithm.views
+    for position, client in enumerate(result.federation.clients):
+        for view in views:
+            suffix = "" if len(views) == 1 else f"-{view}"
+            path = folder / MODELS / f"client-{position:04d}{suffix}.safetensors"
+            about = {"client": client.id, "method": result.plan.algorithm.name, "round": result.progress.round}
+            write_tensors(path, result.state_dict(position, view), about)
+
+
+def _resume(out: Path, plan: Plan, loop: Loop, memory: Memory, warn: Warn) -> Progress | None:
+    config = out / CONFIG
+    if not config.is_file():
+        raise FedapmError(f"{out} has no {CONFIG}, so there is no knowing what to resume; use another folder.")
+    old = tomllib.loads(config.read_text("utf-8"))
+    changed = differences(old, plan.settings)
+    if "engine.rounds" in changed:
+        before = old.get("engine", {}).get("rounds", 0)
+        longer = plan.schedule.rounds > before
+        if longer and plan.problem.solver.lr_schedule != "cosine":
+            changed.remove("engine.rounds")
+    if changed:
+        raise FedapmError(
+            f"{out} was run with other settings ({', '.join(changed)}); resume it with the same ones "
+            f"(fedapm run {config} --resume) or use another folder."
+        )
+    progress = checkpoint.load_latest(out / CHECKPOINTS, loop.progress, plan.problem.device, warn)
+    last = progress.round if progress is not None else -1
+    rounds = JsonLines(out / ROUNDS)
+    rounds.rewind(last)
+    JsonLines(out / TIMINGS).rewind(last)
+    memory.records.extend(rounds)
+    if len(memory.records) != last + 1:
+        raise FedapmError(
+            f"{rounds.path} lacks rounds that the checkpoint of round {last} has; start again in another folder."
+        )
+    write_atomic(config, tomli_w.dumps(plan.settings))
+    return progress
+
+
+def _refuse_to_overwrite(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise FedapmError(f"{folder} is a file; give a folder for the run.")
+    if folder.is_dir() and any(folder.iterdir()):
+        what = "already holds a run; continue it with --resume or" if is_run(folder) else "is not empty;"
+        raise FedapmError(f"{folder} {what} choose another folder.")
+
+
+def _row(record: Record) -> dict[str, Any]:
+    row: dict[str, Any] = {"round": record["round"]}
+    evaluations = record["evaluations"] or {}
+    for view, found in evaluations.items():
+        prefix = "" if len(evaluations) == 1 else f"{view}."
+        for name, summary in found.items():
+            if name != "per_client":
+                row[prefix + name] = summary["mean"]
+        if "accuracy" in found:
+            row[f"{prefix}accuracy_worst10"] = found["accuracy"]["worst10"]
+    row["drift"] = record["drift"]
+    row |= {k: record[k] for k in ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")}
+    row |= {f"local.{k}": v for k, v in (record["local"] or {}).items()}
+    row |= {f"stationarity.{k}": v for k, v in (record.get("stationarity") or {}).items()}
+    row["selected"], row["dropped"] = len(record["selected"]), len(record["dropped"])
+    return row

@@ -1,0 +1,90 @@
+"""Files that are either wholly there or not there at all, and never a pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from fedapm.errors import FedapmError
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Write a file so that a reader, or a machine that loses power, sees the old content or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes files private; a result is as readable as any other file the user makes
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file a person can read."""
+    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, or say which file is broken."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedapmError(f"{path} is missing.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FedapmError(f"{path} is not valid JSON ({error}).") from None
+    if not isinstance(content, dict):
+        raise FedapmError(f"{path} should hold a JSON object.")
+    return content
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> None:
+    """Write tensors and a JSON note as safetensors, with a checksum over both."""
+    stored = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
+    note = json.dumps(about or {}, sort_keys=True)
+    metadata = {"about": note, "sha256": _digest(stored, note)}
+    write_atomic(path, save(stored, metadata=metadata))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what :func:`write_tensors` wrote; a damaged file is an error that names it."""
+    if not path.is_file():
+        raise FedapmError(f"{path} is missing.")
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118 - not a dict
+        note = metadata.get("about", "{}")
+        about = json.loads(note)
+    except (safetensors.SafetensorError, ValueError, OSError, RuntimeError) as error:
+        raise FedapmError(f"{path} is damaged and cannot be read ({str(error).splitlines()[0]}).") from None
+    if metadata.get("sha256") != _digest(tensors, note):
+        raise FedapmError(f"{path} is damaged: its checksum does not match its content.")
+    return tensors, about
+
+
+def _digest(tensors: Mapping[str, Tensor], note: str) -> str:
+    digest = hashlib.sha256(note.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return digest.hexdigest()

@@ -1,0 +1,121 @@
+"""The sheet every figure is drawn on, and its way into the page as the same bytes each time."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import matplotlib.style
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from fedapm.report.numbers import tick
+
+WIDTH = 4.1
+"""Inches. Narrow, so that the text is still read when a phone shows the figure on its whole width."""
+
+INK = "#1a1a1a"
+LEGEND_ROW = 0.185
+
+_LOOK = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "axes.labelsize": 8.5,
+    "axes.labelcolor": "#333333",
+    "axes.edgecolor": "#8a8f94",
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e8ea",
+    "grid.linewidth": 0.7,
+    "hatch.linewidth": 0.8,
+    "xtick.color": "#8a8f94",
+    "ytick.color": "#8a8f94",
+    "xtick.labelcolor": "#333333",
+    "ytick.labelcolor": "#333333",
+    "xtick.labelsize": 8.0,
+    "ytick.labelsize": 8.0,
+    "legend.fontsize": 8.0,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "legend.columnspacing": 1.4,
+    "legend.handletextpad": 0.6,
+    "legend.borderaxespad": 0.2,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.6,
+}
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw with the look of the report whatever the user's own matplotlib settings are.
+
+    A script that the measuring font lacks is no matter: the browser has its own fonts.
+    """
+    with matplotlib.style.context(["default", _LOOK]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def new_figure(
+    height: float, labels: Sequence[str] = (), handles: Sequence[Line2D] = (), columns: int = 1
+) -> tuple[Figure, Axes]:
+    """A figure with its legend below the axes, where it hides nothing, and with room for it."""
+    room = LEGEND_ROW * math.ceil(len(labels) / columns)
+    figure = Figure(figsize=(WIDTH, height + room), layout="constrained")
+    axes = figure.subplots()
+    if labels:
+        figure.legend(handles, [short(label) for label in labels], loc="outside lower center", ncols=columns)
+    return figure, axes
+
+
+def round_ticks(axis: Axis, most: int = 6, integer: bool = False, symmetric: bool = False) -> None:
+    """Few ticks, at numbers a person would choose."""
+    steps = [1, 2, 5, 10]
+    axis.set_major_locator(MaxNLocator(most, steps=steps, integer=integer, symmetric=symmetric))
+    plain_numbers(axis)
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Tick labels as the rest of the page writes numbers."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+
+
+def short(label: str, most: int = 32) -> str:
+    """A name that fits; matplotlib takes a leading underscore for a wish to stay out of the legend."""
+    label = label if len(label) <= most else label[: most - 1] + "…"
+    return f" {label}" if label.startswith("_") else label
+
+
+def as_html(figure: Figure, name: str, description: str) -> Markup:
+    """The figure as inline SVG with a description for those who do not see it.
+
+    Ids are unique in a page, not in a figure, so each carries the figure's name; sizes are left to the page.
+    """
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata=nothing)
+    svg = buffer.getvalue()
+    opening = re.search(r'<svg[^>]*viewBox="([^"]+)"[^>]*>', svg)
+    assert opening is not None, "matplotlib always writes a viewBox"
+    body = svg[opening.end() :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<style[^>]*>.*?</style>", "", body, count=1, flags=re.DOTALL)
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r'(<[^>]*?\bid=")', rf"\g<1>{name}-", body)
+    body = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", body)
+    body = re.sub(r"\n\s*", "\n", body)
+    return Markup(f'<svg viewBox="{opening[1]}" role="img" aria-label="{escape(description)}">{body}')

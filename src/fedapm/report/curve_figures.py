@@ -1,0 +1,161 @@
+"""Figures of a quantity over rounds and over bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
+
+from fedapm.report.canvas import as_html, drawing, new_figure, plain_numbers, round_ticks, short
+from fedapm.report.curves import Curve, Quantity, curve
+from fedapm.report.numbers import plain
+from fedapm.report.series import Series
+from fedapm.report.style import Style
+
+HEIGHT = 2.65
+MOST_POINTS = 240
+LOG_FROM = 30.0
+LEGEND_LETTERS = 58
+LETTERS_BESIDE = 8
+
+
+@dataclass(frozen=True)
+class Line:
+    """One series in a figure of curves."""
+
+    name: str
+    style: Style
+    curve: Curve
+    sends_nothing: bool
+
+    @property
+    def level_name(self) -> str:
+        """What the dashed level of a method that sends nothing is called."""
+        return f"{short(self.name, 18)}, last value"
+
+
+def lines_of(quantity: Quantity, series: Sequence[Series], looks: dict[str, Style]) -> list[Line]:
+    """What a figure of this quantity shows; what belongs to a method and not to a model is drawn once."""
+    found = []
+    drawn: set[str] = set()
+    for one in series:
+        if not quantity.per_view and one.group.label in drawn:
+            continue
+        line = curve(one, quantity)
+        if line is not None:
+            drawn.add(one.group.label)
+            name = one.name if quantity.per_view else one.group.label
+            scaled = _scaled(line, 100.0) if quantity.percentage else line
+            found.append(Line(name, looks[one.name], scaled, one.group.sends_nothing))
+    return found
+
+
+def draw_curves(quantity: Quantity, lines: Sequence[Line], by_bytes: bool) -> Markup:
+    """Mean over seeds as a line, smallest to largest seed as a band.
+
+    Against bytes, a method that sends nothing has no place on the axis: its last value is a dashed level.
+    """
+    levels = [by_bytes and line.sends_nothing for line in lines]
+    labels = [line.level_name if level else line.name for line, level in zip(lines, levels, strict=True)]
+    handles = [_handle(line.style, level) for line, level in zip(lines, levels, strict=True)]
+    with drawing():
+        figure, axes = new_figure(HEIGHT, labels, handles, _legend_columns(lines))
+        for line, level in zip(lines, levels, strict=True):
+            if level:
+                axes.axhline(line.curve.mean[-1], color=line.style.colour, linestyle="--", linewidth=1.3)
+            else:
+                _draw_line(axes, line, by_bytes)
+        axes.set_xlabel("sent up and down by all clients (MB)" if by_bytes else "round")
+        axes.set_ylabel(quantity.axis)
+        round_ticks(axes.xaxis, integer=not by_bytes)
+        axes.set_xlim(left=0)
+        _scale_values(axes, [v for line in lines for v in (*line.curve.low, *line.curve.high)], quantity)
+        name = f"{quantity.key}-{'bytes' if by_bytes else 'rounds'}"
+        return as_html(figure, name, _description(quantity, lines, by_bytes))
+
+
+def _description(quantity: Quantity, lines: Sequence[Line], by_bytes: bool) -> str:
+    unit = " in per cent" if quantity.percentage else ""
+    against = "megabytes sent" if by_bytes else "rounds"
+    ends = ", ".join(f"{line.name} {plain(line.curve.mean[-1], 4)}" for line in lines)
+    return f"{quantity.title}{unit} against {against}. Last values: {ends}."
+
+
+def _legend_columns(lines: Sequence[Line]) -> int:
+    """As many as fit, the same against rounds and bytes so that the two figures of a pair line up."""
+    lengths = [len(line.level_name if line.sends_nothing else short(line.name)) for line in lines]
+    for columns in (4, 3, 2):
+        parts = np.array_split(lengths, min(columns, len(lengths)))
+        if sum(max(part) + LETTERS_BESIDE for part in parts) <= LEGEND_LETTERS:
+            return columns
+    return 1
+
+
+def _handle(style: Style, level: bool) -> Line2D:
+    if level:
+        return Line2D([], [], color=style.colour, linestyle="--", linewidth=1.3)
+    face, line = style.face, style.line
+    return Line2D([], [], color=style.colour, linestyle=line, marker=style.marker, markerfacecolor=face)
+
+
+def _draw_line(axes: Axes, line: Line, by_bytes: bool) -> None:
+    shown = _thinned(line.curve)
+    places = shown.megabytes if by_bytes else shown.rounds
+    style = line.style
+    if shown.seeds > 1:
+        axes.fill_between(places, shown.low, shown.high, color=style.colour, alpha=0.13, linewidth=0)
+    every = max(1, math.ceil(len(places) / 7))
+    axes.plot(
+        places,
+        shown.mean,
+        color=style.colour,
+        linestyle=style.line,
+        marker=style.marker,
+        markerfacecolor=style.face,
+        markevery=(style.position * every // 5 % every, every),
+    )
+
+
+def _thinned(whole: Curve) -> Curve:
+    """At most so many points, the last among them: more than that no eye sees and no page should carry."""
+    count = len(whole.rounds)
+    if count <= MOST_POINTS:
+        return whole
+    kept = sorted({round(i * (count - 1) / (MOST_POINTS - 1)) for i in range(MOST_POINTS)})
+    return Curve(
+        [whole.rounds[i] for i in kept],
+        [whole.megabytes[i] for i in kept],
+        [whole.mean[i] for i in kept],
+        [whole.low[i] for i in kept],
+        [whole.high[i] for i in kept],
+        whole.seeds,
+    )
+
+
+def _scaled(whole: Curve, factor: float) -> Curve:
+    return replace(
+        whole,
+        mean=[factor * value for value in whole.mean],
+        low=[factor * value for value in whole.low],
+        high=[factor * value for value in whole.high],
+    )
+
+
+def _scale_values(axes: Axes, values: Sequence[float], quantity: Quantity) -> None:
+    """Powers of ten where values differ by more than a linear axis can show; the axis says so."""
+    low, high = min(values), max(values)
+    if quantity.may_be_log and low > 0 and high / low > LOG_FROM:
+        axes.set_yscale("log")
+        axes.set_ylabel(f"{quantity.axis}, log scale")
+        fine = (1.0, 2.0, 5.0) if high / low < 500 else (1.0,)
+        axes.yaxis.set_major_locator(LogLocator(subs=fine, numticks=8))
+        axes.yaxis.set_minor_locator(NullLocator())
+        plain_numbers(axes.yaxis)
+    else:
+        round_ticks(axes.yaxis)

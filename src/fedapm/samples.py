@@ -1,0 +1,50 @@
+"""Samples: inputs and targets held in memory as tensors, so that a batch is an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedapm.errors import FedapmError
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some samples: the network is called as ``network(*inputs)`` and judged against ``targets``."""
+
+    inputs: tuple[Tensor, ...]
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        sizes = {len(t) for t in (*self.inputs, self.targets)}
+        if len(sizes) != 1:
+            raise FedapmError(f"inputs and targets must be equally many, but their numbers are {sorted(sizes)}.")
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: Tensor | slice) -> Samples:
+        return Samples(tuple(t[index] for t in self.inputs), self.targets[index])
+
+    @property
+    def classified(self) -> bool:
+        """Whether the targets are classes (whole numbers) rather than quantities."""
+        return not (self.targets.is_floating_point() or self.targets.is_complex())
+
+    def to(self, device: torch.device) -> Samples:
+        """The same samples on a device."""
+        return Samples(tuple(t.to(device) for t in self.inputs), self.targets.to(device))
+
+    def batches(self, size: int) -> Iterator[Samples]:
+        """The samples in order, in pieces of a size."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def shuffled(self, size: int, stream: torch.Generator) -> Iterator[Samples]:
+        """One epoch: every sample once, in an order drawn from the stream."""
+        order = torch.randperm(len(self), generator=stream).to(self.targets.device)
+        for start in range(0, len(self), size):
+            yield self[order[start : start + size]]

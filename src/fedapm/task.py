@@ -1,0 +1,82 @@
+"""Task: one client's local problem f_i in one round, and everything a method may ask of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedapm import streams
+from fedapm.network import Network
+from fedapm.samples import Samples
+from fedapm.solver import Approximate, Descent, Epochs, Prox, Solved, Solver, Stop, Terms
+from fedapm.vec import Vec
+
+__all__ = ["Approximate", "Epochs", "Prox", "Solved", "Solver", "Stop", "Task"]
+
+
+@dataclass
+class Task:
+    """f_i(v_i, u): the mean loss of a client's model on its training data, plus λ/2 of its squared norm."""
+
+    network: Network
+    train: Samples
+    solver: Solver
+    seed: int
+    client: int
+    round: int
+    alpha: float = 1.0
+    """α_i, the weight of this client in the sum of all f_i (in per-client units m·α_i, averaging 1)."""
+    unit: float = 1.0
+    """The weight of f_i in methods that weigh clients on the server: 1, or 1/m in the paper's units."""
+    lr_factor: float = 1.0
+    """Where the learning-rate schedule stands in this round."""
+    log: list[Solved] = field(default_factory=list)
+    """What the solver did, call by call."""
+
+    def __post_init__(self) -> None:
+        self._batches = streams.torch_stream(self.seed, "batches", self.client, self.round)
+
+    def minimise(
+        self,
+        start: Vec,
+        given: Vec | None = None,
+        *,
+        weight: float | None = None,
+        linear: Vec | None = None,
+        prox: Prox | None = None,
+        stop: Stop | None = None,
+        lr: float | None = None,
+    ) -> Vec:
+        """Minimise weight·f + ⟨linear, p⟩ + prox over the parameters named in ``start``, the others given.
+
+        What is neither in ``start`` nor in ``given`` keeps the value it has in the network (frozen parameters).
+        """
+        if not start:
+            return start
+        self.network.load(start, given or Vec())
+        terms = Terms(self.unit if weight is None else weight, self.solver.weight_decay, linear, prox)
+        descent = Descent(
+            self.network,
+            self.train,
+            start.names,
+            terms,
+            lr=(self.solver.lr if lr is None else lr) * self.lr_factor,
+            momentum=self.solver.momentum,
+            batch_size=self.solver.batch_size,
+            stream=self._batches,
+        )
+        call = len(self.log)
+        with streams.global_stream(self.network.device, self.seed, "forward", self.client, self.round, call):
+            self.log.append(descent.run(stop or Epochs(self.solver.epochs)))
+        return self.network.read(start.names)
+
+    def gradient(self, at: Vec, given: Vec | None = None) -> Vec:
+        """∇f_i at a point, in the parameters named in ``at``, on all local data."""
+        self.network.load(at, given or Vec())
+        _, gradient = self.network.gradient(at.names, self.train)
+        return gradient + self.solver.weight_decay * at
+
+    def value(self, *parts: Vec) -> float:
+        """f_i at a point, on all local data."""
+        self.network.load(*parts)
+        loss, _ = self.network.gradient((), self.train)
+        return loss + 0.5 * self.solver.weight_decay * sum(part.sq() for part in parts)

@@ -1,0 +1,145 @@
+"""Vec: the paper's vectors u, v and π as named tensors that add, scale and multiply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from fedapm.errors import FedapmError, closest
+
+
+class Vec(Mapping[str, Tensor]):
+    """An immutable vector whose coordinates are grouped in named tensors.
+
+    Arithmetic makes new vectors; nothing is ever changed in place, so a Vec can be kept, sent or
+    compared without copying. Two vectors combine only if they have the same names.
+    """
+
+    __slots__ = ("_tensors",)
+
+    def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
+        self._tensors: dict[str, Tensor] = dict(tensors or {})
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return "Vec(" + ", ".join(f"{n}: {tuple(t.shape)}" for n, t in self._tensors.items()) + ")"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(self._tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """What sending this vector costs, in bytes."""
+        return sum(t.numel() * t.element_size() for t in self._tensors.values())
+
+    @property
+    def numel(self) -> int:
+        """The number of coordinates."""
+        return sum(t.numel() for t in self._tensors.values())
+
+    def __add__(self, other: Vec) -> Vec:
+        return self._zip(other, torch.add)
+
+    def __sub__(self, other: Vec) -> Vec:
+        return self._zip(other, torch.sub)
+
+    def __mul__(self, factor: float) -> Vec:
+        return self.map(lambda t: t * factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> Vec:
+        return self.map(lambda t: t / divisor)
+
+    def __neg__(self) -> Vec:
+        return self.map(torch.neg)
+
+    def __matmul__(self, other: Vec) -> float:
+        """The inner product ⟨self, other⟩, summed in double precision."""
+        products = self._zip(other, lambda a, b: torch.sum(a.double() * b.double()))
+        return math.fsum(t.item() for t in products.values())
+
+    def sq(self) -> float:
+        """‖self‖²."""
+        return self @ self
+
+    def norm(self) -> float:
+        """‖self‖."""
+        return math.sqrt(self.sq())
+
+    def __or__(self, other: Vec) -> Vec:
+        """Both vectors side by side, as in (u, v)."""
+        both = self._tensors.keys() & other._tensors.keys()
+        if both:
+            raise FedapmError(f"two vectors both hold {sorted(both)[0]!r}, so they cannot stand side by side.")
+        return Vec(self._tensors | other._tensors)
+
+    def only(self, names: Iterable[str]) -> Vec:
+        """The part with these names."""
+        return Vec({n: self._tensors[n] for n in names})
+
+    def without(self, names: Iterable[str]) -> Vec:
+        """The part without these names."""
+        gone = set(names)
+        return Vec({n: t for n, t in self._tensors.items() if n not in gone})
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Vec:
+        """The function applied to each tensor."""
+        return Vec({n: function(t) for n, t in self._tensors.items()})
+
+    def zeros(self) -> Vec:
+        """A vector of the same shape, all zero."""
+        return self.map(torch.zeros_like)
+
+    def clone(self) -> Vec:
+        """A copy that shares no memory."""
+        return self.map(lambda t: t.detach().clone())
+
+    def to(self, device: torch.device | str) -> Vec:
+        """The same vector on a device."""
+        return self.map(lambda t: t.to(device))
+
+    def is_finite(self) -> bool:
+        """Whether no coordinate is NaN or infinite."""
+        return all(bool(torch.isfinite(t).all()) for t in self._tensors.values() if t.is_floating_point())
+
+    def equal(self, other: Vec) -> bool:
+        """Whether names, shapes and every bit of value agree."""
+        return self._tensors.keys() == other._tensors.keys() and all(
+            torch.equal(t, other[n]) for n, t in self._tensors.items()
+        )
+
+    def _zip(self, other: Vec, function: Callable[[Tensor, Tensor], Tensor]) -> Vec:
+        if self._tensors.keys() != other._tensors.keys():
+            odd = sorted(self._tensors.keys() ^ other._tensors.keys())[0]
+            near = closest(odd, (self._tensors.keys() | other._tensors.keys()) - {odd}, 1)
+            hint = f" (closest: {near[0]!r})" if near else ""
+            raise FedapmError(f"two vectors do not match: only one of them holds {odd!r}{hint}.")
+        return Vec({n: function(t, other._tensors[n]) for n, t in self._tensors.items()})
+
+
+def total(vectors: Iterable[Vec]) -> Vec:
+    """The sum of some vectors; the empty vector if there are none."""
+    result: Vec | None = None
+    for vector in vectors:
+        result = vector if result is None else result + vector
+    return result if result is not None else Vec()
+
+
+def mean(vectors: Iterable[Vec]) -> Vec:
+    """The average of at least one vector."""
+    items = list(vectors)
+    return total(items) / len(items)
