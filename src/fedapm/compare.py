@@ -22,10 +22,11 @@ def run_folder(out: Path, name: str, seed: int) -> Path:
 
 def plans(methods: Sequence[str], seeds: Sequence[int], *layers: Mapping[str, Any]) -> list[Experiment]:
     """Every run of a comparison, checked before the first one starts."""
-    for given, what in ((methods, "method"), (seeds, "seed")):
-        if not given:
+    named: tuple[tuple[Sequence[Any], str], ...] = ((methods, "method"), (seeds, "seed"))
+    for items, what in named:
+        if not items:
             raise FedapmError(f"a comparison needs at least one {what}.")
-        if len(set(given)) != len(given):
+        if len(set(items)) != len(items):
             raise FedapmError(f"a {what} is named twice in the comparison.")
     given = merged(*layers)
     _check_hyperparameters(methods, given)

@@ -19,6 +19,8 @@ class Vec(Mapping[str, Tensor]):
     """
 
     __slots__ = ("_tensors",)
+    # numpy's numbers would otherwise try to take a Vec apart when they stand on the left of it
+    __array_ufunc__ = None
 
     def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
         self._tensors: dict[str, Tensor] = dict(tensors or {})

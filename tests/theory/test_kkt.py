@@ -1,0 +1,68 @@
+"""On problems with one known solution FedAPM finds it, and methods that only average do not."""
+
+import numpy as np
+import pytest
+from problems import Convex, convex, run
+
+from fedapm import FedAlt, FedAPM, FedSim
+from fedapm.solver import Solver
+from fedapm.vec import total
+
+EXACT = FedAPM(rho=1.0, sigma=0.2, xi=1.0, mu=0.7, max_epochs=400, v_at="local", u_start="local")
+FULL = {"lr": 0.25, "batch_size": 0}
+
+
+def distance(problem: Convex, progress) -> float:
+    u = np.linalg.norm(progress.server.u["u"].numpy() - problem.u)
+    v = max(np.linalg.norm(progress.store.get(k).state.v["v"].numpy() - v) for k, v in enumerate(problem.v))
+    return max(u, v)
+
+
+@pytest.fixture(scope="module", params=["quadratic", "logistic"])
+def known(request) -> Convex:
+    return convex(request.param)
+
+
+@pytest.mark.parametrize(
+    ("options", "fraction", "rounds"),
+    [
+        ({"v_at": "local", "u_start": "local"}, 1.0, 100),
+        ({"v_at": "shared", "u_start": "shared"}, 1.0, 100),
+        ({"v_at": "local", "u_start": "local"}, 0.5, 220),
+    ],
+)
+def test_fedapm_reaches_the_kkt_point(known, options, fraction, rounds):
+    from dataclasses import replace
+
+    method = replace(EXACT, **options)
+    problem = known.problem(method, Solver(weight_decay=known.ridge, **FULL))
+    progress, records = run(problem, method, rounds, fraction, stationarity=True)
+    assert records[-1]["stationarity"]["total"] <= 1e-6
+    assert records[0]["stationarity"]["total"] > 0.1
+    assert distance(known, progress) <= 1e-6
+
+
+def test_duals_sum_to_zero_and_balance_the_gradients(known):
+    problem = known.problem(EXACT, Solver(weight_decay=known.ridge, **FULL))
+    progress, _ = run(problem, EXACT, 100)
+    duals = [progress.store.get(k).state.pi for k in range(len(problem))]
+    assert total(duals).norm() <= 1e-6
+    assert min(dual.norm() for dual in duals) > 1e-2, "the clients disagree, so no dual may vanish"
+
+
+@pytest.mark.parametrize("method", [FedAlt(), FedSim()])
+def test_averaging_several_local_steps_is_biased(known, method):
+    """With the same local work FedAlt and FedSim come to rest away from the solution."""
+    problem = known.problem(method, Solver(weight_decay=known.ridge, epochs=10, **FULL))
+    states = []
+    progress, _ = run(problem, method, 60, watch=states)
+    assert (progress.server.u - states[-2].server.u).norm() < 1e-5, "it has come to rest"
+    assert distance(known, progress) > 1e-2
+
+
+def test_paper_sign_of_drift(known):
+    """FedAPM's copies agree with ū in the end; FedAlt's never do."""
+    apm = known.problem(EXACT, Solver(weight_decay=known.ridge, **FULL))
+    alt = known.problem(FedAlt(), Solver(weight_decay=known.ridge, epochs=10, **FULL))
+    assert run(apm, EXACT, 100)[1][-1]["drift"] < 1e-5
+    assert run(alt, FedAlt(), 20)[1][-1]["drift"] > 1e-1

@@ -1,0 +1,88 @@
+"""Lemma "sufficient descent": under the stated bounds on ρ and σ the Lyapunov function does not increase."""
+
+import numpy as np
+import pytest
+from problems import convex, run
+
+from fedapm import FedAPM
+from fedapm.solver import Solver
+from fedapm.theory import consensus_error, lagrangian, lyapunov
+
+
+def lipschitz(known) -> tuple[float, float, float]:
+    """L_u, L_v and L_uv of quadratic f_i: norms of the blocks of their Hessians."""
+    bounds = []
+    for client in known.federation.clients:
+        x, w = (part.numpy() for part in client.train.inputs)
+        n = len(x)
+        bounds.append(
+            (
+                np.linalg.norm(x.T @ x / n, 2) + known.ridge,
+                np.linalg.norm(w.T @ w / n, 2) + known.ridge,
+                np.linalg.norm(x.T @ w / n, 2),
+            )
+        )
+    return tuple(max(column) for column in zip(*bounds, strict=True))
+
+
+@pytest.fixture(scope="module")
+def known():
+    return convex("quadratic")
+
+
+def trace(known, fraction: float, rounds: int):
+    l_u, l_v, l_uv = lipschitz(known)
+    rho = 3 * max(l_u, l_uv)
+    sigma = max(8 / 15 * rho, l_v)
+    method = FedAPM(rho=rho, sigma=sigma, xi=0.5, mu=0.8, max_epochs=3000, v_at="local", u_start="local")
+    problem = known.problem(method, Solver(lr=1 / (l_u + rho), batch_size=0, weight_decay=known.ridge))
+    states = []
+    run(problem, method, rounds, fraction, watch=states)
+    return method, problem, states
+
+
+@pytest.mark.parametrize(("fraction", "rounds"), [(1.0, 25), (0.5, 60)])
+def test_lyapunov_function_does_not_increase(known, fraction, rounds):
+    method, problem, states = trace(known, fraction, rounds)
+    # the lemma speaks of ξ-approximate solutions, which every client has once it has taken part
+    ready = next(
+        k for k, s in enumerate(states) if all(s.store.get(c).state.xi < method.xi for c in range(len(problem)))
+    )
+    values = [lyapunov(problem, method, s) for s in states[ready:]]
+    steps = np.diff(values)
+    assert len(values) > 15
+    assert steps.max() <= 1e-9
+    assert values[0] - values[-1] > 1e-3
+
+
+def test_sufficient_descent_has_the_stated_rate(known):
+    method, problem, states = trace(known, 1.0, 20)
+    a = min(method.rho / 60, method.sigma / 2 - 4 * method.rho / 15)
+    for before, after in zip(states[1:], states[2:], strict=False):
+        moved = sum(
+            (after.store.get(k).state.v - before.store.get(k).state.v).sq()
+            + (after.store.get(k).state.u - before.store.get(k).state.u).sq()
+            + (after.server.u - before.server.u).sq()
+            for k in range(len(problem))
+        )
+        drop = lyapunov(problem, method, before) - lyapunov(problem, method, after)
+        assert drop >= a * moved - 1e-9
+
+
+def test_lagrangian_ends_at_the_value_of_the_objective(known):
+    """Theorem 1c: the Lagrangian and f at the shared model have the same limit."""
+    method, problem, states = trace(known, 1.0, 150)
+    end = states[-1]
+    value = sum(problem.task(k, 0).value(end.server.u, end.store.get(k).state.v) for k in range(len(problem)))
+    assert lagrangian(problem, method, end) == pytest.approx(value, abs=1e-4)
+
+
+@pytest.mark.parametrize("rho", [0.03, 1.0])
+def test_server_keeps_the_mean_over_all_clients(known, rho):
+    """ū = mean of u_i + π_i/ρ over all clients, though only some ever send, and only changes."""
+    method = FedAPM(rho=rho)
+    problem = known.problem(method, Solver(lr=0.05, batch_size=7, weight_decay=known.ridge))
+    states = []
+    run(problem, method, 30, 0.25, watch=states)
+    assert max(consensus_error(problem, method, s) for s in states) < 1e-10
+    assert (states[-1].server.u - states[0].server.u).norm() > 0.1
