@@ -22,7 +22,7 @@ from fedapm.engine.observers import Display, Memory, RunFolder
 from fedapm.engine.problem import Problem
 from fedapm.engine.sequential import load_model
 from fedapm.errors import FedapmError
-from fedapm.files import write_atomic, write_tensors
+from fedapm.files import remove_leftovers, write_atomic, write_tensors
 from fedapm.records import CHECKPOINTS, CONFIG, MODELS, ROUNDS, TIMINGS, JsonLines, is_run, write_info
 from fedapm.settings import Tables, differences
 from fedapm.version import __version__
@@ -189,6 +189,7 @@ def _resume(out: Path, plan: Plan, loop: Loop, memory: Memory, warn: Warn) -> Pr
     config = out / CONFIG
     if not config.is_file():
         raise FedapmError(f"{out} has no {CONFIG}, so there is no knowing what to resume; use another folder.")
+    remove_leftovers(out)
     old = tomllib.loads(config.read_text("utf-8"))
     changed = differences(old, plan.settings)
     if "engine.rounds" in changed:

@@ -38,6 +38,12 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         raise
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a process that was killed in the middle of :func:`write_atomic` left behind."""
+    for path in folder.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file a person can read."""
     write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -44,7 +44,12 @@ class Samples:
             yield self[start : start + size]
 
     def shuffled(self, size: int, stream: torch.Generator) -> Iterator[Samples]:
-        """One epoch: every sample once, in an order drawn from the stream."""
+        """One epoch: every sample once, in an order drawn from the stream.
+
+        A single sample left over joins the batch before it: a batch of one has no statistics to normalise by.
+        """
         order = torch.randperm(len(self), generator=stream).to(self.targets.device)
-        for start in range(0, len(self), size):
-            yield self[order[start : start + size]]
+        whole = len(self) - 1 if size < len(self) and len(self) % size == 1 else len(self)
+        for start in range(0, whole, size):
+            end = start + size
+            yield self[order[start : end if end < whole else len(self)]]

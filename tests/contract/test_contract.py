@@ -1,0 +1,239 @@
+"""What every method promises, whatever it computes. A new method is tested here by being registered."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fedapm.algorithm import State, Total
+from fedapm.algorithms import METHODS, hyperparameters
+from fedapm.data import Dirichlet, Federation
+from fedapm.data.digits import federation
+from fedapm.engine import checkpoint
+from fedapm.engine.loop import Loop, Schedule
+from fedapm.engine.observers import Memory
+from fedapm.engine.problem import Problem
+from fedapm.engine.sampling import Sampling
+from fedapm.engine.sequential import Sequential
+from fedapm.models import DigitsNet
+from fedapm.solver import Solver
+from fedapm.split import SplitRule
+from fedapm.vec import Vec
+
+pytestmark = pytest.mark.parametrize("name", list(METHODS))
+
+CLIENTS = 5
+
+
+class Busy(nn.Module):
+    """Everything that makes trouble: batch norm, dropout, a frozen layer, an unused parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(64, 24)
+        self.norm = nn.BatchNorm1d(24)
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(24, 10)
+        self.idle = nn.Parameter(torch.ones(3))
+        self.base.requires_grad_(False)
+
+    def forward(self, x):
+        return self.head(self.drop(self.norm(self.base(x)).relu()))
+
+
+@pytest.fixture(scope="module")
+def clients() -> Federation:
+    return federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0)
+
+
+def make(clients, name, model=DigitsNet, rule=None, seed=0, **solver):
+    method = METHODS[name]()
+    settings = Solver(**({"lr": 0.1, "epochs": 1, "batch_size": 20} | solver))
+    rule = rule or SplitRule(preset="output")
+    problem = Problem(clients, model, rule, scope=method.scope, solver=settings, seed=seed, rounds=3)
+    return problem, method
+
+
+def play(problem, method, rounds=3, fraction=0.4, observers=(), start=None):
+    memory = Memory()
+    loop = Loop(problem, method, Schedule(rounds, Sampling(fraction)), [memory, *observers])
+    return loop.run(start and start(loop)), memory.records
+
+
+def snapshot(state: State) -> State:
+    return State(**{k: v.clone() if isinstance(v, Vec) else v for k, v in state.items()})
+
+
+def equal(a: State, b: State) -> bool:
+    return a.keys() == b.keys() and all(
+        v.equal(b[k]) if isinstance(v, Vec) else v == b[k] for k, v in a.items()
+    )
+
+
+def test_equal_runs_are_equal_to_the_bit(clients, name):
+    (a, first), (b, second) = (play(*make(clients, name)) for _ in range(2))
+    assert first == second
+    assert equal(a.server, b.server)
+    assert all(equal(a.store.get(k).state, b.store.get(k).state) for k in range(CLIENTS))
+
+
+def test_another_seed_gives_another_run(clients, name):
+    (_, first), (_, second) = (play(*make(clients, name, seed=s)) for s in (0, 1))
+    assert first != second
+
+
+def test_the_order_of_clients_does_not_matter(clients, name):
+    problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
+    start = Loop(problem, method, Schedule(1, Sampling(1.0))).start()
+    down = method.broadcast(start.server)
+    engine = Sequential(problem, method)
+    forward = {d.client: d for d in engine.train(range(CLIENTS), down, start.store, 1)}
+    backward = {d.client: d for d in engine.train(reversed(range(CLIENTS)), down, start.store, 1)}
+    for k in range(CLIENTS):
+        assert equal(forward[k].reply.state, backward[k].reply.state)
+        assert forward[k].reply.u.equal(backward[k].reply.u)
+        assert forward[k].buffers.equal(backward[k].buffers)
+
+
+def test_inputs_are_not_changed(clients, name):
+    problem, method = make(clients, name)
+    progress, _ = play(problem, method)
+    down = method.broadcast(progress.server)
+    for k in range(CLIENTS):
+        kept = progress.store.get(k)
+        before, state = snapshot(down), snapshot(kept.state)
+        reply = method.client(down, kept.state, problem.task(k, 4))
+        assert equal(down, before)
+        assert equal(kept.state, state)
+        held = snapshot(progress.server)
+        method.server(progress.server, Total.of([reply.upload]), CLIENTS)
+        assert equal(progress.server, held)
+
+
+def test_what_trains_moves_and_what_does_not_stays(clients, name):
+    problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
+    network = problem.network(0)
+    frozen = network.read(network.split.frozen)
+    progress, records = play(problem, method, rounds=2, fraction=1.0)
+    down = method.broadcast(progress.server)
+    for k in range(CLIENTS):
+        u, v = method.model(down, progress.store.get(k).state)
+        start = problem.u0 | problem.start(k).v0
+        for block, now in (("shared", u), ("personal", v)):
+            assert set(now) == set(getattr(network.split, block))
+            for parameter, tensor in now.items():
+                moved = not torch.equal(tensor, start[parameter])
+                assert moved == (parameter != "idle"), parameter
+    assert network.read(network.split.frozen).equal(frozen)
+    assert set(network.split.frozen) == {"base.weight", "base.bias"}
+    assert records[-1]["dropped"] == []
+
+
+def test_clients_that_were_not_selected_keep_their_state(clients, name):
+    problem, method = make(clients, name)
+    progress, records = play(problem, method, rounds=1, fraction=0.2)
+    (selected,) = records[1]["selected"]
+    for k in set(range(CLIENTS)) - {selected}:
+        fresh = method.client_init(problem.u0, problem.start(k).v0)
+        assert equal(progress.store.get(k).state, fresh)
+
+
+def test_nothing_personal_frozen_or_buffered_is_sent(clients, name):
+    problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
+    start = Loop(problem, method, Schedule(1, Sampling(1.0))).start()
+    down = method.broadcast(start.server)
+    done = next(iter(Sequential(problem, method).train([0], down, start.store, 1)))
+    split = problem.network(0).split
+    private = {*split.personal, *split.frozen, *done.buffers}
+    assert done.buffers, "the network has running statistics"
+    assert not torch.equal(done.buffers["norm.running_mean"], start.store.get(0).buffers["norm.running_mean"])
+    for message in (*done.reply.upload.sums.values(), *down.vectors.values()):
+        assert not private & set(message)
+    sent = sum(v.nbytes for v in done.reply.upload.sums.values())
+    assert (sent == 0) == (not split.shared)
+
+
+def test_buffers_stay_with_their_client(clients, name):
+    problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
+    progress, _ = play(problem, method, rounds=1, fraction=1.0)
+    means = [progress.store.get(k).buffers["norm.running_mean"] for k in range(CLIENTS)]
+    assert all(not torch.equal(means[0], other) for other in means[1:])
+
+
+def test_state_survives_a_file(clients, name, tmp_path):
+    problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
+    progress, _ = play(problem, method)
+    path = checkpoint.save(tmp_path, progress)
+    again, other = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
+    loaded = checkpoint.load(path, Loop(again, other, Schedule(3, Sampling())).start())
+    assert equal(loaded.server, progress.server)
+    assert (loaded.round, loaded.bytes_up, loaded.bytes_down) == (3, progress.bytes_up, progress.bytes_down)
+    for k in range(CLIENTS):
+        assert equal(loaded.store.get(k).state, progress.store.get(k).state)
+        assert loaded.store.get(k).buffers.equal(progress.store.get(k).buffers)
+
+
+def test_going_on_from_a_file_changes_nothing(clients, name, tmp_path):
+    straight, whole = play(*make(clients, name), rounds=4)
+    half, first = play(*make(clients, name), rounds=2)
+    path = checkpoint.save(tmp_path, half)
+    resumed, second = play(*make(clients, name), rounds=4, start=lambda loop: checkpoint.load(path, loop.start()))
+    assert equal(resumed.server, straight.server)
+    assert second == whole[3:]
+    assert first == whole[:3]
+
+
+def test_a_client_that_is_not_finite_is_dropped_for_the_round(clients, name):
+    """Its state is left as it was, the others' work counts, and the record says so."""
+    problem, method = make(clients, name)
+    bad = 2
+    original = problem.task
+
+    def poisoned(client, round):
+        task = original(client, round)
+        return replace(task, lr_factor=math.inf) if client == bad and round == 2 else task
+
+    problem.task = poisoned
+    progress, records = play(problem, method, rounds=3, fraction=1.0)
+    assert [r["dropped"] for r in records] == [[], [], [bad], []]
+    assert progress.server.is_finite()
+    assert all(progress.store.get(k).state.is_finite() for k in range(CLIENTS))
+    shorter, other = make(clients, name)
+    after_one, _ = play(shorter, other, rounds=1, fraction=1.0)
+    problem2, method2 = make(clients, name)
+    problem2.task = lambda c, r: replace(Problem.task(problem2, c, r), lr_factor=math.inf if (c, r) == (bad, 2) else 1.0)
+    after_two, _ = play(problem2, method2, rounds=2, fraction=1.0)
+    assert equal(after_two.store.get(bad).state, after_one.store.get(bad).state)
+
+
+def test_it_learns(name):
+    agreeing = federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0, shift=False)
+    problem, method = make(agreeing, name, lr=0.2, epochs=2)
+    _, records = play(problem, method, rounds=15, fraction=0.6)
+    view = method.views[0]
+    first, last = (records[k]["evaluations"][view] for k in (0, -1))
+    assert last["train_loss"]["mean"] < 0.75 * first["train_loss"]["mean"]
+    assert last["accuracy"]["mean"] > first["accuracy"]["mean"] + 0.2
+
+
+def test_bytes_are_those_of_the_messages(clients, name):
+    problem, method = make(clients, name)
+    _, records = play(problem, method, rounds=2, fraction=0.4)
+    start = Loop(problem, method, Schedule(1, Sampling())).start()
+    down = method.broadcast(start.server)
+    reply = method.client(down, start.store.get(0).state, problem.task(0, 1))
+    for record in records[1:]:
+        assert record["bytes_up"] == 2 * reply.upload.nbytes
+        assert record["bytes_down"] == 2 * down.nbytes
+    assert records[-1]["total_bytes_up"] == 4 * reply.upload.nbytes
+
+
+def test_hyperparameters_are_described_and_bad_ones_refused(clients, name):
+    kind = METHODS[name]
+    assert kind.__doc__
+    assert kind.label
+    assert isinstance(hyperparameters(kind), dict)
+    with pytest.raises(TypeError):
+        kind(no_such_hyperparameter=1)
