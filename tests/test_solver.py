@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from problems import convex
 
 from fedapm import FedAPM
 from fedapm.engine.loop import Loop, Schedule
@@ -12,6 +11,7 @@ from fedapm.engine.observers import Memory
 from fedapm.engine.sampling import Sampling
 from fedapm.solver import Approximate, Epochs, Prox, Solver
 from fedapm.vec import Vec
+from problems import convex
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,7 @@ def test_a_step_follows_the_gradient_of_the_whole_objective(known, weight):
         shift = Vec({"u": torch.eye(3, dtype=torch.float64)[j] * h})
         up, down = objective(task, POINT + shift, v, weight, rho), objective(task, POINT - shift, v, weight, rho)
         slope.append((up - down) / (2 * h))
-    found = task.minimise(
-        POINT, given=v, weight=weight, linear=LINEAR, prox=Prox(rho, CENTRE), stop=Epochs(1), lr=lr
-    )
+    found = task.minimise(POINT, given=v, weight=weight, linear=LINEAR, prox=Prox(rho, CENTRE), stop=Epochs(1), lr=lr)
     expected = POINT["u"] - lr * torch.tensor(slope, dtype=torch.float64)
     torch.testing.assert_close(found["u"], expected, rtol=0, atol=1e-8)
 

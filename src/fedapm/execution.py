@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
+import tempfile
 import tomllib
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import tomli_w
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,9 @@ from fedapm.files import remove_leftovers, write_atomic, write_tensors
 from fedapm.records import CHECKPOINTS, CONFIG, MODELS, ROUNDS, TIMINGS, JsonLines, is_run, write_info
 from fedapm.settings import Tables, differences
 from fedapm.version import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Warn = Callable[[str], None]
 
@@ -93,11 +97,15 @@ class Result:
     @property
     def history(self) -> pd.DataFrame:
         """One row a round: client means of each score, the worst tenth, drift and bytes."""
+        import pandas as pd
+
         return pd.DataFrame([_row(record) for record in self.records]).set_index("round")
 
     @property
     def per_client(self) -> pd.DataFrame:
         """The last evaluation, one row a client."""
+        import pandas as pd
+
         last = next(r for r in reversed(self.records) if r["evaluations"])
         frames = []
         for view, found in last["evaluations"].items():
@@ -117,8 +125,6 @@ class Result:
 
     def model(self, client: int | str, view: str | None = None) -> nn.Module:
         """A client's model as a plain module of its own, ready for prediction."""
-        from copy import deepcopy
-
         state = self.state_dict(client, view)
         module = deepcopy(self.plan.problem.network(self.federation.position(client)).module).cpu()
         for parameter in module.parameters():
@@ -141,8 +147,6 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Write the report as one HTML file."""
-        import tempfile
-
         from fedapm.report import write_report
 
         with tempfile.TemporaryDirectory() as folder:

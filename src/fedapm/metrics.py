@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 Score = float | None
@@ -44,6 +43,8 @@ def one_vs_rest_auc(scores: np.ndarray[Any, Any], truth: np.ndarray[Any, Any]) -
 
     The area is the chance that a member of the class is ranked above a non-member, ties counting half.
     """
+    from scipy.stats import rankdata
+
     classes, counts = np.unique(truth, return_counts=True)
     if len(classes) < 2:
         return None

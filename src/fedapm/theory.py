@@ -10,7 +10,7 @@ import math
 from fedapm.algorithms import FedAPM
 from fedapm.engine.loop import Progress
 from fedapm.engine.problem import Problem
-from fedapm.vec import mean
+from fedapm.vec import Vec, mean
 
 
 def lagrangian(problem: Problem, method: FedAPM, at: Progress) -> float:
@@ -34,4 +34,5 @@ def lyapunov(problem: Problem, method: FedAPM, at: Progress) -> float:
 def consensus_error(problem: Problem, method: FedAPM, at: Progress) -> float:
     """‖u − (1/m)·Σ (u_i + π_i/ρ)‖: zero, however few clients take part, because the server keeps the mean of all."""
     states = [at.store.get(client).state for client in range(len(problem))]
-    return (at.server.u - mean(method.z(s.u, s.pi) for s in states)).norm()
+    gap: Vec = at.server.u - mean(method.z(s.u, s.pi) for s in states)
+    return gap.norm()

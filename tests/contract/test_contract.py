@@ -67,9 +67,7 @@ def snapshot(state: State) -> State:
 
 
 def equal(a: State, b: State) -> bool:
-    return a.keys() == b.keys() and all(
-        v.equal(b[k]) if isinstance(v, Vec) else v == b[k] for k, v in a.items()
-    )
+    return a.keys() == b.keys() and all(v.equal(b[k]) if isinstance(v, Vec) else v == b[k] for k, v in a.items())
 
 
 def test_equal_runs_are_equal_to_the_bit(clients, name):
@@ -203,7 +201,9 @@ def test_a_client_that_is_not_finite_is_dropped_for_the_round(clients, name):
     shorter, other = make(clients, name)
     after_one, _ = play(shorter, other, rounds=1, fraction=1.0)
     problem2, method2 = make(clients, name)
-    problem2.task = lambda c, r: replace(Problem.task(problem2, c, r), lr_factor=math.inf if (c, r) == (bad, 2) else 1.0)
+    problem2.task = lambda c, r: replace(
+        Problem.task(problem2, c, r), lr_factor=math.inf if (c, r) == (bad, 2) else 1.0
+    )
     after_two, _ = play(problem2, method2, rounds=2, fraction=1.0)
     assert equal(after_two.store.get(bad).state, after_one.store.get(bad).state)
 

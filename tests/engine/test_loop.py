@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import convex, run
 
 from fedapm import Diverged, FedAlt, FedAPM, FedapmError, FedAvg, Local
 from fedapm.data import Dirichlet
@@ -18,6 +17,7 @@ from fedapm.engine.sampling import Sampling
 from fedapm.models import DigitsNet
 from fedapm.solver import Solver
 from fedapm.split import SplitRule
+from problems import convex, run
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_a_run_that_diverges_stops_with_advice(clients):
     memory = Memory()
     with pytest.raises(Diverged, match=r"solver\.lr, now 1e\+12"):
         Loop(problem, method, Schedule(30, Sampling(1.0)), [memory]).run()
-    assert [r["round"] for r in memory.records][0] == 0
+    assert next(r["round"] for r in memory.records) == 0
 
 
 def test_drift_is_the_mean_over_clients_of_summed_tensor_norms(clients):

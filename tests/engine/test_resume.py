@@ -91,7 +91,7 @@ def test_a_longer_run_continues_a_shorter_one(tmp_path, straight):
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, straight):
     out = tmp_path / "run"
     execute(plan(rounds=8), out, show=False)
-    newest, older = checkpoint.found(out / "checkpoints")
+    newest, _older = checkpoint.found(out / "checkpoints")
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
@@ -156,7 +156,11 @@ def command(out: Path, *more: str) -> list[str]:
 def start_and_signal(out: Path, lines: int, number: int) -> subprocess.Popen:
     """Start a run in a process of its own and send it a signal once so many rounds are recorded."""
     process = subprocess.Popen(
-        command(out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        command(out),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     rounds = out / "rounds.jsonl"
     while process.poll() is None and not (rounds.is_file() and rounds.read_bytes().count(b"\n") >= lines):

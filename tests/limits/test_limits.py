@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from problems import convex, run
 
 from fedapm import FedAlt, FedAPM, FedAvg, FedProx, FedSim, Local
 from fedapm.data import Dirichlet
@@ -15,6 +14,7 @@ from fedapm.solver import Solver
 from fedapm.split import SplitRule
 from fedapm.streams import torch_stream
 from fedapm.vec import Vec, mean
+from problems import convex, run
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,14 @@
 """Lemma "sufficient descent": under the stated bounds on ρ and σ the Lyapunov function does not increase."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
-from problems import convex, run
 
 from fedapm import FedAPM
 from fedapm.solver import Solver
 from fedapm.theory import consensus_error, lagrangian, lyapunov
+from problems import convex, run
 
 
 def lipschitz(known) -> tuple[float, float, float]:
@@ -58,7 +60,7 @@ def test_lyapunov_function_does_not_increase(known, fraction, rounds):
 def test_sufficient_descent_has_the_stated_rate(known):
     method, problem, states = trace(known, 1.0, 20)
     a = min(method.rho / 60, method.sigma / 2 - 4 * method.rho / 15)
-    for before, after in zip(states[1:], states[2:], strict=False):
+    for before, after in pairwise(states[1:]):
         moved = sum(
             (after.store.get(k).state.v - before.store.get(k).state.v).sq()
             + (after.store.get(k).state.u - before.store.get(k).state.u).sq()

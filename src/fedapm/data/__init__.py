@@ -46,9 +46,9 @@ DATA_SETS: dict[str, DataSet] = {
         _digits,
         "1,797 handwritten digits at 20 sites with scanners and code tables of their own; bundled",
         {
-            "data": {"concentration": 1.0, "minimum": 20},
+            "data": {"concentration": 2.0, "minimum": 20},
             "model": {"name": "digits", "preset": "output"},
-            "solver": {"lr": 0.1, "batch_size": 10},
+            "solver": {"lr": 0.2, "batch_size": 10},
         },
     ),
     "cifar10": DataSet(

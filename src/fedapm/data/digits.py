@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from fedapm.data.federation import Federation
 from fedapm.data.partition import Partitioner
@@ -29,6 +28,8 @@ BRIGHTNESS = (-0.15, 0.15)
 
 def federation(partitioner: Partitioner, *, test_fraction: float, seed: int, shift: bool = True) -> Federation:
     """The digits dealt out to sites; without the shift only the label skew is left."""
+    from sklearn.datasets import load_digits
+
     pixels, digits = load_digits(return_X_y=True)
     x, y = (pixels / 16).astype(np.float32), digits.astype(np.int64)
     parts = partitioner(y, numpy_stream(seed, "partition"))

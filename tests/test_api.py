@@ -1,0 +1,403 @@
+"""The Python interface: from arrays to personal models in five lines, and nothing of the user's is changed."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fedapm
+from fedapm import FedAlt, Federation, Interrupted, Result
+from fedapm.engine.sequential import Sequential
+from fedapm.export import export_model
+from fedapm.files import read_tensors
+from fedapm.records import load_run
+from fedapm.report import write_report
+from helpers_unit import blob_clients, blobs, refused, two_layers, unless_refused
+
+QUICK: dict[str, Any] = {"personal": ["head"], "rounds": 3, "fraction": 1.0, "batch_size": 5}
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    x, y = blobs(90)
+    clients = np.repeat(["north", "south", "west"], 30)
+    federation = Federation.from_arrays(x, y, clients)
+    return fedapm.train(federation, two_layers, **QUICK)
+
+
+@pytest.fixture(scope="module")
+def fedalt() -> Result:
+    return fedapm.train(blob_clients(), two_layers, algorithm="fedalt", **QUICK)
+
+
+def accuracy(model: nn.Module, client: fedapm.ClientData) -> float:
+    with torch.no_grad():
+        return (model(*client.test.inputs).argmax(1) == client.test.targets).double().mean().item()
+
+
+def test_the_history_has_a_row_a_round(result: Result) -> None:
+    history = result.history
+    assert history.index.tolist() == [0, 1, 2, 3]
+    assert history.index.name == "round"
+    scores = ["accuracy", "f1", "auc", "train_loss", "test_loss", "accuracy_worst10"]
+    traffic = ["bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down"]
+    assert set(history.columns) >= {*scores, *traffic, "drift", "selected", "dropped", "local.train_loss"}
+    assert history[scores].notna().all(axis=None)
+    assert history["selected"].tolist() == [0, 3, 3, 3]
+    assert history["total_bytes_up"].tolist() == history["bytes_up"].cumsum().tolist()
+
+
+def test_training_learns(result: Result) -> None:
+    assert result.history["train_loss"].iloc[-1] < result.history["train_loss"].iloc[0] / 2
+    assert result.history["accuracy"].iloc[-1] > 0.8
+
+
+def test_per_client_is_the_last_evaluation_client_by_client(result: Result) -> None:
+    assert result.per_client.index.tolist() == ["north", "south", "west"]
+    assert result.per_client["accuracy"].mean() == pytest.approx(result.history["accuracy"].iloc[-1])
+    assert result.per_client["accuracy"].min() == result.history["accuracy_worst10"].iloc[-1]
+
+
+def test_a_model_is_a_plain_module_with_the_recorded_accuracy(result: Result) -> None:
+    for client in result.federation.clients:
+        model = result.model(client.id)
+        assert type(model) is nn.Sequential
+        assert not model.training
+        assert accuracy(model, client) == pytest.approx(result.per_client.loc[client.id, "accuracy"])
+
+
+def test_a_model_is_the_users_to_change(result: Result) -> None:
+    before = result.state_dict("north")
+    model = result.model("north")
+    assert all(p.requires_grad for p in model.parameters())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    after = result.state_dict("north")
+    assert all(torch.equal(before[n], after[n]) for n in before)
+
+
+def test_models_are_told_apart_by_id_and_by_place(result: Result) -> None:
+    assert torch.equal(result.model("south").head.weight, result.model(1).head.weight)
+    assert not torch.equal(result.model("south").head.weight, result.model("north").head.weight)
+
+
+def test_fedalt_clients_share_the_shared_part_to_the_bit_and_nothing_else(fedalt: Result) -> None:
+    a, b = fedalt.state_dict("a"), fedalt.state_dict("b")
+    for name in a:
+        assert torch.equal(a[name], b[name]) == name.startswith("body"), name
+
+
+def test_fedavg_clients_have_one_model() -> None:
+    made = fedapm.train(blob_clients(), two_layers, algorithm="fedavg", **QUICK)
+    a, b = made.state_dict("a"), made.state_dict("b")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_local_clients_share_nothing_and_send_nothing() -> None:
+    made = fedapm.train(blob_clients(), two_layers, algorithm="local", **QUICK)
+    a, b = made.state_dict("a"), made.state_dict("b")
+    assert not any(torch.equal(a[name], b[name]) for name in a)
+    assert made.history[["total_bytes_up", "total_bytes_down"]].iloc[-1].tolist() == [0, 0]
+
+
+def test_same_seed_same_numbers_other_seed_other_numbers() -> None:
+    first, again, other = (fedapm.train(blob_clients(), two_layers, seed=s, **QUICK) for s in (1, 1, 2))
+    pd.testing.assert_frame_equal(first.history, again.history, check_exact=True)
+    assert not first.history["train_loss"].equals(other.history["train_loss"])
+
+
+def test_rounds_without_evaluation_have_no_scores() -> None:
+    history = fedapm.train(blob_clients(), two_layers, **(QUICK | {"rounds": 5}), evaluate_every=2).history
+    assert history["accuracy"].notna().tolist() == [True, False, True, False, True, True]
+
+
+def test_saving_writes_the_folder_the_run_would_have_written(tmp_path: Path) -> None:
+    made = fedapm.train(blob_clients(), two_layers, out=tmp_path / "during", **QUICK)
+    saved = made.save(tmp_path / "after")
+    for name in ("config.toml", "run.json", "rounds.jsonl"):
+        assert (tmp_path / "during" / name).read_bytes() == (saved / name).read_bytes(), name
+    for name in ("checkpoints/round-000003.safetensors", "models/client-0001.safetensors"):
+        (there, about), (here, same) = read_tensors(tmp_path / "during" / name), read_tensors(saved / name)
+        assert about == same
+        assert there.keys() == here.keys()
+        assert all(torch.equal(there[n], here[n]) for n in there)
+
+
+def test_models_are_only_saved_where_they_are_wanted(tmp_path: Path) -> None:
+    fedapm.train(blob_clients(), two_layers, out=tmp_path / "run", save_models=False, **QUICK)
+    assert not (tmp_path / "run" / "models").exists()
+    assert load_run(tmp_path / "run").complete
+
+
+def test_a_saved_run_can_be_loaded_and_reported(result: Result, tmp_path: Path) -> None:
+    run = load_run(result.save(tmp_path / "run"))
+    assert run.complete
+    assert [c["id"] for c in run.info["clients"]] == ["north", "south", "west"]
+    assert run.info["clients"][0] == {"id": "north", "train": 24, "test": 6, "classes": 3}
+    assert run.info["split"] == {
+        "shared": ["body.weight", "body.bias"],
+        "personal": ["head.weight", "head.bias"],
+        "frozen": [],
+    }
+    recorded = [row["evaluations"]["model"]["accuracy"]["mean"] for row in run.rounds]
+    assert recorded == result.history["accuracy"].tolist()
+    page = write_report(tmp_path / "run").read_text("utf-8")
+    assert "FedAPM" in page
+    assert "north" in page
+
+
+def test_the_report_can_be_written_without_a_folder(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    path = result.report(tmp_path / "report.html")
+    assert "FedAPM" in path.read_text("utf-8")
+    assert list((tmp_path / "scratch").iterdir()) == [], "what it needed on the way is gone"
+
+
+@pytest.mark.parametrize("ids", [["1", "2", "3"], ["2", "0", "1"], ["a", "b", "c"]])
+def test_every_saved_model_is_that_of_its_own_client(ids: list[str], tmp_path: Path) -> None:
+    federation = Federation.from_clients({name: blobs(20, seed=k) for k, name in enumerate(ids)})
+    made = fedapm.train(federation, two_layers, out=tmp_path / "run", **QUICK)
+    for name in ids:
+        export_model(tmp_path / "run", name, tmp_path / f"{name}.safetensors")
+        exported, _ = read_tensors(tmp_path / f"{name}.safetensors")
+        kept = made.progress.store.get(federation.position(name)).state
+        assert torch.equal(exported["head.weight"], kept.v["head.weight"]), f"client {name}"
+
+
+def test_an_unknown_client_is_refused(result: Result) -> None:
+    for ask in (result.model, result.state_dict):
+        with refused("'east'", "north, south, west"):
+            ask("east")
+
+
+def test_saving_over_something_is_refused(result: Result, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with refused(str(tmp_path), "not empty"):
+        result.save(tmp_path)
+    with refused("mine.txt", "is a file"):
+        result.save(tmp_path / "mine.txt")
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+    result.save(tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with refused("already holds a run"):
+        result.save(tmp_path / "run")
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_an_existing_folder_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with refused("not empty"):
+        fedapm.train(blob_clients(), two_layers, out=tmp_path, **QUICK)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:77", ""])
+def test_a_device_that_is_not_there_is_refused(device: str) -> None:
+    with refused(f"device {device!r}"):
+        fedapm.train(blob_clients(), two_layers, device=device, **QUICK)
+
+
+def state_of(module: nn.Module) -> dict[str, Any]:
+    return {
+        "values": {n: t.tolist() for n, t in module.state_dict().items()},
+        "training": module.training,
+        "gradients": {n: (p.requires_grad, p.grad) for n, p in module.named_parameters()},
+    }
+
+
+@pytest.mark.parametrize("algorithm", ["fedapm", "fedavg", "local"])
+def test_the_users_module_is_not_touched(algorithm: str) -> None:
+    module = two_layers()
+    before = state_of(module)
+    fedapm.train(blob_clients(), module, algorithm=algorithm, **QUICK)
+    assert state_of(module) == before
+
+
+def test_a_module_that_a_function_hands_out_is_not_touched_either() -> None:
+    module = two_layers()
+    before = state_of(module)
+    fedapm.train(blob_clients(), lambda: module, **QUICK)
+    assert state_of(module) == before
+
+
+def test_a_module_is_where_training_starts() -> None:
+    module = two_layers()
+    made = fedapm.train(blob_clients(), module, **(QUICK | {"epochs": 0, "rounds": 1}))
+    assert all(torch.equal(t, made.state_dict("b")[n]) for n, t in module.state_dict().items())
+
+
+def test_the_global_random_state_is_the_users_own() -> None:
+    network = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 3))
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    fedapm.train(blob_clients(), network, **(QUICK | {"personal": ["2"]}))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])
+
+
+def test_an_algorithm_may_be_given_as_an_object() -> None:
+    named = fedapm.train(blob_clients(), two_layers, algorithm="fedalt", **QUICK)
+    same = fedapm.train(blob_clients(), two_layers, algorithm=FedAlt(), **QUICK)
+    other = fedapm.train(blob_clients(), two_layers, algorithm=FedAlt(epochs_v=0), **QUICK)
+    pd.testing.assert_frame_equal(named.history, same.history, check_exact=True)
+    assert torch.equal(other.model("a").head.weight, other.model("b").head.weight), "without epochs v_i stays v_0"
+
+
+def smoothed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(outputs, targets, label_smoothing=0.5)
+
+
+def test_a_loss_may_be_given() -> None:
+    made = fedapm.train(blob_clients(), two_layers, loss=smoothed, **QUICK)
+    client = made.federation[0]
+    by_hand = smoothed(made.model("a")(*client.test.inputs), client.test.targets).item()
+    assert made.per_client.loc["a", "test_loss"] == pytest.approx(by_hand, rel=1e-5)
+    assert not made.history.equals(fedapm.train(blob_clients(), two_layers, **QUICK).history)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Result:
+    return fedapm.train("digits", rounds=1, fraction=0.1)
+
+
+def test_a_named_data_set_brings_its_network(digits: Result) -> None:
+    assert len(digits.per_client) == 20
+    assert type(digits.model(3)).__name__ == "DigitsNet"
+
+
+def test_a_loss_for_a_named_data_set_is_used(digits: Result) -> None:
+    made = fedapm.train("digits", loss=smoothed, rounds=1, fraction=0.1)
+    assert made.history["train_loss"].iloc[-1] != digits.history["train_loss"].iloc[-1]
+
+
+def test_an_own_network_for_a_named_data_set_needs_no_stages() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    made = fedapm.train("digits", network, algorithm="fedavg", rounds=1, fraction=0.1)
+    assert made.history["bytes_down"].iloc[-1] == 2 * 4 * 650
+
+
+def test_a_federation_without_a_network_is_a_programming_error() -> None:
+    with pytest.raises(TypeError, match="needs a model"):
+        fedapm.train(blob_clients())
+
+
+@pytest.mark.parametrize(
+    ("options", "mentions"),
+    [
+        ({"round": 3}, ["'engine.round'", "'rounds'"]),
+        ({"algorithm": "fedamp"}, ["'fedamp'", "'fedapm'"]),
+        ({"lr": -1}, ["solver.lr", "-1"]),
+        ({"batch_size": "big"}, ["solver.batch_size", "'big'"]),
+        ({"personal": ["haed"]}, ["'haed'", "'head'"]),
+        ({"fraction": 0.0}, ["fraction", "0.0"]),
+        ({"count": 4}, ["4", "3"]),
+        ({"model": 3}, ["nn.Module", "int"]),
+        ({"model": lambda: "net"}, ["str", "nn.Module"]),
+        ({"model": lambda a, b: None}, ["function that makes models"]),
+        ({"data": "digit"}, ["'digit'", "'digits'"]),
+    ],
+)
+def test_bad_arguments_are_refused(options: dict[str, Any], mentions: list[str]) -> None:
+    with refused(*mentions):
+        fedapm.train(**({"data": blob_clients(), "model": two_layers} | QUICK | options))
+
+
+@pytest.mark.parametrize("options", [{"fraction": 0.0}, {"fraction": 1.5}, {"count": 4}, {"count": 0}])
+def test_a_selection_that_cannot_be_leaves_no_folder(options: dict[str, Any], tmp_path: Path) -> None:
+    with refused():
+        fedapm.train(blob_clients(), two_layers, out=tmp_path / "run", **(QUICK | options))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_network_with_fewer_outputs_than_classes_is_refused_in_one_line() -> None:
+    with refused("2", "3"):
+        fedapm.train(blob_clients(), lambda: two_layers(classes=2), **QUICK)
+
+
+def test_classes_below_zero_are_refused_in_one_line() -> None:
+    x, y = blobs(20)
+    with refused("-1"):
+        fedapm.train(Federation.from_clients({"a": (x, y - 1)}), two_layers, **QUICK)
+
+
+def test_two_classes_told_apart_by_one_output_are_scored_right_or_refused() -> None:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.binary_cross_entropy_with_logits(outputs.squeeze(1), targets.float())
+
+    x, y = blobs(40, classes=2)
+    federation = Federation.from_clients({"a": (x, y)})
+    made = unless_refused(lambda: fedapm.train(federation, lambda: two_layers(classes=1), loss=loss, **QUICK))
+    if made is not None:
+        test = federation[0].test
+        right = ((made.model("a")(*test.inputs).squeeze(1) > 0) == (test.targets == 1)).double().mean().item()
+        assert made.per_client.loc["a", "accuracy"] == pytest.approx(right)
+
+
+def test_batch_normalisation_survives_a_last_batch_of_one() -> None:
+    def normalised() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+
+    federation = Federation.from_clients({"a": blobs(21)}, test={"a": blobs(9, seed=1)})
+    made = fedapm.train(federation, normalised, **(QUICK | {"personal": ["2"], "batch_size": 10}))
+    assert made.history["train_loss"].iloc[-1] < made.history["train_loss"].iloc[0]
+
+
+def test_every_client_keeps_running_statistics_of_its_own() -> None:
+    def normalised() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+    x, y = blobs(20)
+    federation = Federation.from_clients({"low": (x - 10, y), "high": (x + 10, y)})
+    made = fedapm.train(federation, normalised, **(QUICK | {"personal": ["1"], "batch_size": 8}))
+    assert (made.model("low")[0].running_mean < -3).all()
+    assert (made.model("high")[0].running_mean > 3).all()
+
+
+def test_one_client_with_a_loss_beyond_all_numbers_does_not_break_the_records(tmp_path: Path) -> None:
+    x, _ = blobs(20)
+    y = x[:, :1]
+    federation = Federation.from_clients({"usual": (x, y), "huge": (x, y * 1e20)})
+    options = {"personal": ["bias"], "rounds": 1, "fraction": 1.0, "lr": 1e-3, "out": tmp_path / "run"}
+    fedapm.train(federation, lambda: nn.Linear(4, 1), **options)
+    last = load_run(tmp_path / "run").rounds[-1]
+    assert last["evaluations"]["model"]["per_client"]["train_loss"][1] is None
+
+
+def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path) -> None:
+    whole = fedapm.train(blob_clients(), two_layers, **QUICK)
+    fedapm.train(blob_clients(), two_layers, out=tmp_path / "run", **(QUICK | {"rounds": 1}))
+    rest = fedapm.train(blob_clients(), two_layers, out=tmp_path / "run", resume=True, **QUICK)
+    pd.testing.assert_frame_equal(whole.history, rest.history, check_exact=True)
+    rounds = [json.loads(line)["round"] for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert rounds == [0, 1, 2, 3]
+
+
+def test_a_run_interrupted_while_it_evaluates_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = QUICK | {"count": 3, "checkpoint_every": 0}
+    federation = blob_clients(6)
+    whole = fedapm.train(federation, two_layers, **options)
+    evaluate, asked = Sequential.evaluate, []
+
+    def interrupted_in_round_1(self: Sequential, *arguments: Any) -> Any:
+        asked.append(arguments)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return evaluate(self, *arguments)
+
+    monkeypatch.setattr(Sequential, "evaluate", interrupted_in_round_1)
+    with pytest.raises(Interrupted):
+        fedapm.train(federation, two_layers, out=tmp_path / "run", **options)
+    rest = fedapm.train(federation, two_layers, out=tmp_path / "run", resume=True, **options)
+    pd.testing.assert_frame_equal(whole.history, rest.history, check_exact=True)
