@@ -106,7 +106,7 @@ class Bare:
 
 def ours(work: Workload, data: Federation, method: Algorithm) -> Callable[[int], None]:
     solver = Solver(lr=0.05, epochs=work.epochs, batch_size=work.batch)
-    problem = Problem(data, work.model, SplitRule(personal=work.personal), scope=method.scope, solver=solver)
+    problem = Problem(data, work.model, SplitRule(personal=work.personal), adapt=method.adapt, solver=solver)
     loop = Loop(problem, method, Schedule(10**9, Sampling(count=work.selected), 10**9))
     return lambda _: loop._round(loop.progress)
 

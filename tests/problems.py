@@ -56,7 +56,7 @@ class Convex:
             self.federation,
             lambda: Linear2(self.d, self.p),
             SplitRule(personal=("v",)) if self.p else SplitRule(),
-            scope=method.scope,
+            adapt=method.adapt,
             solver=solver,
             loss=self.loss,  # type: ignore[arg-type]
             **options,  # type: ignore[arg-type]

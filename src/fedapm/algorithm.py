@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from fedapm.split import Scope
+from torch import nn
+
+from fedapm.split import Scope, Split
 from fedapm.task import Task
 from fedapm.vec import Vec, total
 
@@ -126,6 +128,10 @@ class Algorithm(ABC):
     label: ClassVar[str]
     scope: ClassVar[Scope] = "split"
     views: ClassVar[tuple[str, ...]] = ("model",)
+
+    def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
+        """The network and its blocks as the method needs them; most take the network as it is."""
+        return network, split.scoped(self.scope)
 
     @abstractmethod
     def server_init(self, u0: Vec) -> State:

@@ -71,7 +71,7 @@ def train(
         clients,
         model,
         rule.rule,
-        scope=chosen.scope,
+        adapt=chosen.adapt,
         solver=options,
         loss=loss,
         weighting=Weighting(run.weights, run.units),

@@ -60,7 +60,7 @@ def plan(experiment: Experiment, clients: Federation | None = None) -> Plan:
         clients,
         make,
         experiment.model.rule,
-        scope=experiment.algorithm.scope,
+        adapt=experiment.algorithm.adapt,
         solver=experiment.solver,
         weighting=Weighting(engine.weights, engine.units),
         seed=engine.seed,

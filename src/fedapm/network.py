@@ -59,9 +59,9 @@ class Network:
             parameter.requires_grad_(False)
         return [self._parameters[n].requires_grad_(True) for n in wanted]
 
-    def loss_of(self, batch: Samples) -> Tensor:
+    def loss_of(self, batch: Samples, loss: Loss | None = None) -> Tensor:
         """The mean loss of a batch, with its graph."""
-        return self.loss(self.module(*batch.inputs), batch.targets)
+        return (loss or self.loss)(self.module(*batch.inputs), batch.targets)
 
     def gradient(self, names: tuple[str, ...], samples: Samples) -> tuple[float, Vec]:
         """The mean loss over all samples and its gradient in some parameters, without dropout."""

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedapm.network import Network
+from fedapm.network import Loss, Network
 from fedapm.samples import Samples
 from fedapm.vec import Vec
 
@@ -123,6 +123,7 @@ class Solved:
     loss: float | None
     xi: float | None = None
     residual: float | None = None
+    steps: int = 0
 
 
 class Descent:
@@ -139,12 +140,14 @@ class Descent:
         momentum: float,
         batch_size: int,
         stream: torch.Generator,
+        loss: Loss | None = None,
     ) -> None:
         self.network, self.samples, self.names, self.terms = network, samples, names, terms
-        self.lr, self.momentum, self.stream = lr, momentum, stream
+        self.lr, self.momentum, self.stream, self.loss = lr, momentum, stream, loss
         self.batch_size = batch_size or max(len(samples), 1)
         self._offset = terms.offset(names)
         self._velocity: list[Tensor] = []
+        self._steps = 0
 
     def run(self, stop: Stop) -> Solved:
         """Step until the rule says stop, or until the loss is no longer a number."""
@@ -153,13 +156,13 @@ class Descent:
             for done in range(stop.count):
                 loss = self._epoch()
                 if not math.isfinite(loss):
-                    return Solved(done + 1, loss)
-            return Solved(stop.count, loss)
+                    return Solved(done + 1, loss, steps=self._steps)
+            return Solved(stop.count, loss, steps=self._steps)
         done, residual = 0, self.residual()
         while residual > stop.xi and done < stop.max_epochs:
             loss = self._epoch()
             done, residual = done + 1, self.residual()
-        return Solved(done, loss, stop.xi, residual)
+        return Solved(done, loss, stop.xi, residual, self._steps)
 
     def residual(self) -> float:
         """The squared norm of the whole objective's gradient on all local data."""
@@ -171,9 +174,10 @@ class Descent:
         self.network.module.train()
         losses = []
         for batch in self.samples.shuffled(self.batch_size, self.stream):
-            loss = self.network.loss_of(batch)
+            loss = self.network.loss_of(batch, self.loss)
             grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
             self._step(parameters, list(grads))
+            self._steps += 1
             losses.append(loss.detach() * len(batch))
         return torch.stack(losses).sum().item() / len(self.samples)
 

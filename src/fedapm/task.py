@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fedapm import streams
-from fedapm.network import Network
+from fedapm.network import Loss, Network
 from fedapm.samples import Samples
 from fedapm.solver import Approximate, Descent, Epochs, Prox, Solved, Solver, Stop, Terms
 from fedapm.vec import Vec
@@ -45,9 +46,12 @@ class Task:
         prox: Prox | None = None,
         stop: Stop | None = None,
         lr: float | None = None,
+        on: Samples | None = None,
+        loss: Loss | None = None,
     ) -> Vec:
         """Minimise weight·f + ⟨linear, p⟩ + prox over the parameters named in ``start``, the others given.
 
+        ``on`` takes one batch instead of all local data (an epoch is then one step), ``loss`` another loss.
         What is neither in ``start`` nor in ``given`` keeps the value it has in the network (frozen parameters).
         """
         if not start:
@@ -56,23 +60,33 @@ class Task:
         terms = Terms(self.unit if weight is None else weight, self.solver.weight_decay, linear, prox)
         descent = Descent(
             self.network,
-            self.train,
+            self.train if on is None else on,
             start.names,
             terms,
-            lr=(self.solver.lr if lr is None else lr) * self.lr_factor,
+            lr=self.step_size(lr),
             momentum=self.solver.momentum,
-            batch_size=self.solver.batch_size,
+            batch_size=self.solver.batch_size if on is None else 0,
             stream=self._batches,
+            loss=loss,
         )
         call = len(self.log)
         with streams.global_stream(self.network.device, self.seed, "forward", self.client, self.round, call):
             self.log.append(descent.run(stop or Epochs(self.solver.epochs)))
         return self.network.read(start.names)
 
-    def gradient(self, at: Vec, given: Vec | None = None) -> Vec:
-        """∇f_i at a point, in the parameters named in ``at``, on all local data."""
+    def batches(self, epochs: int | None = None) -> Iterator[Samples]:
+        """The mini-batches of some epochs, for methods whose step is not a plain one."""
+        for _ in range(self.solver.epochs if epochs is None else epochs):
+            yield from self.train.shuffled(self.solver.batch_size or len(self.train), self._batches)
+
+    def step_size(self, lr: float | None = None) -> float:
+        """The step size in this round."""
+        return (self.solver.lr if lr is None else lr) * self.lr_factor
+
+    def gradient(self, at: Vec, given: Vec | None = None, on: Samples | None = None) -> Vec:
+        """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""
         self.network.load(at, given or Vec())
-        _, gradient = self.network.gradient(at.names, self.train)
+        _, gradient = self.network.gradient(at.names, self.train if on is None else on)
         return gradient + self.solver.weight_decay * at
 
     def value(self, *parts: Vec) -> float:

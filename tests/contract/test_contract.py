@@ -52,7 +52,7 @@ def make(clients, name, model=DigitsNet, rule=None, seed=0, **solver):
     method = METHODS[name]()
     settings = Solver(**({"lr": 0.1, "epochs": 1, "batch_size": 20} | solver))
     rule = rule or SplitRule(preset="output")
-    problem = Problem(clients, model, rule, scope=method.scope, solver=settings, seed=seed, rounds=3)
+    problem = Problem(clients, model, rule, adapt=method.adapt, solver=settings, seed=seed, rounds=3)
     return problem, method
 
 

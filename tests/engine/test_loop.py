@@ -27,7 +27,7 @@ def clients():
 
 def digits(clients, method, **solver):
     solver = Solver(**({"lr": 0.1, "epochs": 1, "batch_size": 20} | solver))
-    return Problem(clients, DigitsNet, SplitRule(preset="output"), scope=method.scope, solver=solver)
+    return Problem(clients, DigitsNet, SplitRule(preset="output"), adapt=method.adapt, solver=solver)
 
 
 @given(m=st.integers(1, 200), fraction=st.floats(0.001, 1.0), seed=st.integers(0, 9), round=st.integers(1, 50))

@@ -24,7 +24,7 @@ def clients():
 
 def digits(clients, method, rule=None, **options) -> Problem:
     options.setdefault("solver", Solver(lr=0.1, epochs=2, batch_size=16))
-    return Problem(clients, DigitsNet, rule or SplitRule(preset="output"), scope=method.scope, **options)
+    return Problem(clients, DigitsNet, rule or SplitRule(preset="output"), adapt=method.adapt, **options)
 
 
 NOTHING_PERSONAL = SplitRule()

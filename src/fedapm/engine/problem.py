@@ -18,10 +18,11 @@ from fedapm.errors import FedapmError
 from fedapm.network import Loss, Network
 from fedapm.samples import Samples
 from fedapm.solver import Solver
-from fedapm.split import Scope, SplitRule, check_same_shared
+from fedapm.split import Split, SplitRule, check_same_shared
 from fedapm.task import Task
 from fedapm.vec import Vec
 
+Adapt = Callable[[nn.Module, Split], tuple[nn.Module, Split]]
 Model = nn.Module | Callable[..., nn.Module]
 """A module; or a function that makes one, of no argument or of a client's data."""
 
@@ -59,7 +60,7 @@ class Start:
 
 
 class Problem:
-    """What is to be learnt, as one method sees it (its scope decides what is shared)."""
+    """What is to be learnt, as one method sees it: ``adapt`` gives the network and the blocks it works on."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Problem:
         model: Model,
         rule: SplitRule | None = None,
         *,
-        scope: Scope = "split",
+        adapt: Adapt | None = None,
         solver: Solver | None = None,
         loss: Loss | None = None,
         weighting: Weighting | None = None,
@@ -75,7 +76,8 @@ class Problem:
         rounds: int = 1,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.federation, self.rule, self.scope = federation, rule or SplitRule(), scope
+        self.federation, self.rule = federation, rule or SplitRule()
+        self.adapt = adapt or (lambda network, split: (network, split))
         self.solver, self.seed, self.rounds = solver or Solver(), seed, rounds
         self.loss = loss or default_loss(federation)
         self.device = _device(device)
@@ -87,7 +89,6 @@ class Problem:
         self._starts: dict[int, Start] = {}
         first = self._start(0)
         self.u0 = first.network.read(first.network.split.shared)
-        self.drift_names = self.rule.apply(first.network.module).shared
         self._check_shared()
 
     def __len__(self) -> int:
@@ -124,8 +125,11 @@ class Problem:
         if client not in self._starts:
             with streams.global_stream(torch.device("cpu"), self.seed, "init"):
                 module = self._make(self.federation[client]).to(self.device)
-            split = self.rule.apply(module).scoped(self.scope)
-            network = Network(module, split, self.loss)
+            named = self.rule.apply(module)
+            with streams.global_stream(torch.device("cpu"), self.seed, "init of added parts"):
+                module, split = self.adapt(module, named)
+            network = Network(module.to(self.device), split, self.loss)
+            self.drift_names = named.shared
             start = Start(network, network.read(split.personal), network.buffers())
             kept = self._networks.setdefault(_architecture(network), network)
             self._starts[client] = Start(kept, start.v0, start.buffers)
