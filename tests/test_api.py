@@ -124,13 +124,9 @@ def test_rounds_without_evaluation_have_no_scores() -> None:
 def test_saving_writes_the_folder_the_run_would_have_written(tmp_path: Path) -> None:
     made = fedapm.train(blob_clients(), two_layers, out=tmp_path / "during", **QUICK)
     saved = made.save(tmp_path / "after")
-    for name in ("config.toml", "run.json", "rounds.jsonl"):
+    tensors = ["checkpoints/round-000003.safetensors", "models/client-0001.safetensors"]
+    for name in ["config.toml", "run.json", "rounds.jsonl", *tensors]:
         assert (tmp_path / "during" / name).read_bytes() == (saved / name).read_bytes(), name
-    for name in ("checkpoints/round-000003.safetensors", "models/client-0001.safetensors"):
-        (there, about), (here, same) = read_tensors(tmp_path / "during" / name), read_tensors(saved / name)
-        assert about == same
-        assert there.keys() == here.keys()
-        assert all(torch.equal(there[n], here[n]) for n in there)
 
 
 def test_models_are_only_saved_where_they_are_wanted(tmp_path: Path) -> None:

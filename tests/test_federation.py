@@ -295,7 +295,7 @@ def test_mismatched_lengths_are_refused() -> None:
 
 def test_names_as_targets_are_refused_in_one_line() -> None:
     x, y = blobs(20)
-    with refused("targets"):
+    with refused("numbers"):
         Federation.from_arrays(x, np.array(["cat", "dog", "owl"])[y], ["a"] * 20)
 
 

@@ -101,6 +101,12 @@ def test_tensors_come_back_as_they_were(
     assert note == about
 
 
+def test_equal_content_is_equal_bytes(tmp_path: Path) -> None:
+    for name in "abcde":
+        write_tensors(tmp_path / name, {"w": torch.ones(2), "b": torch.zeros(1)}, {"round": 1, "client": "x"})
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
 def test_numbers_that_are_not_finite_come_back_bit_by_bit(tmp_path: Path) -> None:
     odd = torch.tensor([float("nan"), float("inf"), -0.0])
     write_tensors(tmp_path / "a", {"odd": odd})
@@ -121,7 +127,7 @@ STORED = {
     "mask": torch.tensor([True, False]),
     "none": torch.zeros(0, 3),
 }
-ABOUT = {"round": 12, "clients": {"0": ["u", "v"]}}
+ABOUT = {"round": 987654, "clients": {"0": ["u", "v"]}}
 
 
 @pytest.fixture
@@ -153,6 +159,22 @@ def test_no_single_damaged_byte_goes_unnoticed(file: Path) -> None:
             file.write_bytes(damaged)
             refusals += is_refused(file)
     assert refusals >= 4 * len(places) - 8, "hardly any byte may be without meaning"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"shape":[2,3]', b'"shape":[3,2]'),
+        (b'"shape":[0,3]', b'"shape":[0,2]'),
+        (b'"dtype":"F64"', b'"dtype":"I64"'),
+        (b'"steps"', b'"stops"'),
+        (b"987654", b"987653"),
+    ],
+)
+def test_a_description_that_was_changed_is_noticed_though_it_is_well_formed(file: Path, old: bytes, new: bytes) -> None:
+    assert file.read_bytes().count(old) == 1
+    file.write_bytes(file.read_bytes().replace(old, new))
+    assert is_refused(file)
 
 
 def test_no_truncation_goes_unnoticed(file: Path) -> None:

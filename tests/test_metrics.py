@@ -102,7 +102,7 @@ def test_huge_logits_are_still_ranked() -> None:
     assert scores == {"accuracy": 1.0, "f1": 1.0, "auc": 1.0}
 
 
-@pytest.mark.parametrize(("clients", "worst"), [(1, 1), (9, 1), (10, 1), (25, 2)])
+@pytest.mark.parametrize(("clients", "worst"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (25, 2)])
 def test_mean_spread_and_worst_tenth_by_hand(clients: int, worst: int) -> None:
     values = [((7 * k) % clients) / clients for k in range(clients)]
     found = distribution(values)
@@ -112,7 +112,7 @@ def test_mean_spread_and_worst_tenth_by_hand(clients: int, worst: int) -> None:
     assert found["clients"] == clients
 
 
-@pytest.mark.parametrize(("clients", "worst"), [(1, 1), (9, 1), (10, 1), (25, 2)])
+@pytest.mark.parametrize(("clients", "worst"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (25, 2)])
 def test_the_worst_tenth_of_a_loss_is_the_highest(clients: int, worst: int) -> None:
     values = [float((7 * k) % clients) for k in range(clients)]
     found = distribution(values, worst_is_high=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from fedapm.split import Scope, Split
+from fedapm.split import Preset, Scope, Split, SplitRule
 from fedapm.task import Task
 from fedapm.vec import Vec, total
 
@@ -121,16 +121,24 @@ class Algorithm(ABC):
     """A federated method: a frozen set of hyperparameters and five pure functions.
 
     ``scope`` says how it sees the model: "split" as the experiment splits it, "whole" as one shared model,
-    "none" as wholly personal. ``views`` names the models it is judged by.
+    "none" as wholly personal. ``views`` names the models it is judged by. ``preset`` is set by methods that are
+    defined by which stage is personal. ``personal``, ``sends`` and ``evaluates`` say in words what a client keeps to
+    itself, what it sends and which model is judged; the table of methods in the documentation is made from them.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
     scope: ClassVar[Scope] = "split"
     views: ClassVar[tuple[str, ...]] = ("model",)
+    preset: ClassVar[Preset | None] = None
+    personal: ClassVar[str]
+    sends: ClassVar[str]
+    evaluates: ClassVar[str]
 
     def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
         """The network and its blocks as the method needs them; most take the network as it is."""
+        if self.preset is not None:
+            split = SplitRule(self.preset, frozen=split.frozen).apply(network)
         return network, split.scoped(self.scope)
 
     @abstractmethod

@@ -21,7 +21,6 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="Experiment file (TOML).", show_default=False)]
@@ -64,7 +63,10 @@ def run(
         assign,
     )
     plan = experiment.plan(experiment.resolve(*given))
-    execute(plan, out, resume=resume, warn=_warn)
+    try:
+        execute(plan, out, resume=resume, warn=_warn)
+    except Interrupted as stop:
+        raise Interrupted(f"{stop} Continue with --resume.") from None
     report = write_report(out)
     _show(out, report, as_json)
 
@@ -102,7 +104,10 @@ def compare(
         numbers = [int(s) for s in seeds.split(",") if s.strip()]
     except ValueError:
         raise FedapmError(f"--seeds takes whole numbers separated by commas, not {seeds!r}.") from None
-    comparison.run_all(comparison.plans(names, numbers, *given), out, show=True, warn=_warn)
+    try:
+        comparison.run_all(comparison.plans(names, numbers, *given), out, show=True, warn=_warn)
+    except Interrupted as stop:
+        raise Interrupted(f"{stop} The same command goes on from there.") from None
     report = write_report(out)
     _show(out, report, as_json)
 
@@ -164,7 +169,7 @@ def main() -> None:
     try:
         app(standalone_mode=False)
     except Interrupted as stop:
-        _fail(f"{stop} Continue with --resume.", 130)
+        _fail(str(stop), 130)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted.", 130)
     except FedapmError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapm import experiment
-from fedapm.algorithms import METHODS, hyperparameters, method
+from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
 from fedapm.errors import Diverged, FedapmError, did_you_mean
 from fedapm.execution import Plan, Warn, execute
 from fedapm.records import is_run, load_run
@@ -30,7 +30,7 @@ def plans(methods: Sequence[str], seeds: Sequence[int], *layers: Mapping[str, An
             raise FedapmError(f"a {what} is named twice in the comparison.")
     given = merged(*layers)
     _check_hyperparameters(methods, given)
-    shared = {k: v for k, v in given.items() if k != "algorithm" and k not in METHODS}
+    shared = {k: v for k, v in given.items() if k != "algorithm" and k not in METHODS | PRESETS}
     return [
         experiment.resolve(shared, {"algorithm": method_settings(name, given), "engine": {"seed": seed}})
         for name in methods

@@ -160,6 +160,7 @@ def execute(
     memory = Memory()
     observers: list[Observer] = [memory]
     progress: Progress | None = None
+    folder: RunFolder | None = None
     loop = Loop(plan.problem, plan.algorithm, plan.schedule, observers)
     if out is not None:
         if resume and is_run(out):
@@ -167,14 +168,17 @@ def execute(
         else:
             _refuse_to_overwrite(out)
             write_atomic(out / CONFIG, tomli_w.dumps(plan.settings))
-        observers.append(RunFolder(out, plan.info()))
+        folder = RunFolder(out, plan.info())
+        observers.append(folder)
         observers.append(checkpoint.Checkpointer(out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
     if show:
         label = f"{plan.algorithm.label}, seed {plan.problem.seed}"
         observers.append(Display(label, plan.schedule.rounds))
     result = Result(plan, loop.run(progress), memory.records)
-    if out is not None and plan.save_models:
-        write_models(out, result)
+    if folder is not None:
+        if plan.save_models:
+            write_models(folder.folder, result)
+        folder.finish(result.progress, "complete")
     return result
 
 
@@ -204,7 +208,7 @@ def _resume(out: Path, plan: Plan, loop: Loop, memory: Memory, warn: Warn) -> Pr
     if changed:
         raise FedapmError(
             f"{out} was run with other settings ({', '.join(changed)}); resume it with the same ones "
-            f"(fedapm run {config} --resume) or use another folder."
+            f"(fedapm run {config} --out {out} --resume) or use another folder."
         )
     progress = checkpoint.load_latest(out / CHECKPOINTS, loop.progress, plan.problem.device, warn)
     last = progress.round if progress is not None else -1

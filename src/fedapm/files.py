@@ -66,7 +66,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     """Write tensors and a JSON note as safetensors, with a checksum over both."""
     stored = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
     note = json.dumps(about or {}, sort_keys=True)
-    metadata = {"about": note, "sha256": _digest(stored, note)}
+    # one key, because safetensors writes several in no fixed order and equal content should be equal bytes
+    metadata = {"fedapm": json.dumps({"about": note, "sha256": _digest(stored, note)})}
     write_atomic(path, save(stored, metadata=metadata))
 
 
@@ -76,11 +77,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FedapmError(f"{path} is missing.")
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
+            metadata = json.loads((file.metadata() or {}).get("fedapm", "{}"))
             tensors = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118 - not a dict
         note = metadata.get("about", "{}")
         about = json.loads(note)
-    except (safetensors.SafetensorError, ValueError, OSError, RuntimeError) as error:
+    except (safetensors.SafetensorError, ValueError, OSError, RuntimeError, AttributeError, TypeError) as error:
         raise FedapmError(f"{path} is damaged and cannot be read ({str(error).splitlines()[0]}).") from None
     if metadata.get("sha256") != _digest(tensors, note):
         raise FedapmError(f"{path} is damaged: its checksum does not match its content.")

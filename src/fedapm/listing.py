@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
-from fedapm.algorithms import METHODS
+from fedapm.algorithms import METHODS, PRESETS, rows_of
 from fedapm.data import DATA_SETS
 from fedapm.models import MODELS
+from fedapm.split import Preset
 
+STAGES = get_args(Preset)
 Listing = tuple[str, list[tuple[str, str]]]
 
 
 def methods() -> Listing:
-    """The methods and what each computes."""
-    return "what it computes", [(n, f"{kind.label}: {_line(kind)}") for n, kind in METHODS.items()]
+    """The methods, the rows each has in a report, and what it computes; then the named presets."""
+    known = [(name, f"{', '.join(rows_of(kind))}: {_line(kind)}") for name, kind in METHODS.items()]
+    return "rows in a report, and what it computes", [
+        *known,
+        *((name, f"{kind.label}: {_line(kind)}") for name, kind in PRESETS.items()),
+    ]
 
 
 def data() -> Listing:
@@ -23,9 +30,11 @@ def data() -> Listing:
 
 def models() -> Listing:
     """The networks and their stages."""
-    return "what it is", [
-        (n, f"{_line(kind)} Presets: {', '.join(getattr(kind, 'stages', {})) or 'none'}.") for n, kind in MODELS.items()
-    ]
+    rows = []
+    for name, kind in MODELS.items():
+        presets = [stage for stage in getattr(kind, "stages", {}) if stage in STAGES]
+        rows.append((name, f"{_line(kind)} Presets: {', '.join(presets) or 'none'}."))
+    return "what it is", rows
 
 
 def _line(kind: type) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,8 @@ from fedapm.samples import Samples
 from fedapm.split import Split
 from fedapm.vec import Vec
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Tensor], Tensor]
+"""Of a network's output and the targets, the mean loss."""
 
 EVALUATION_BATCH = 1024
 

@@ -119,7 +119,7 @@ class Terms:
 class Solved:
     """What the solver did: epochs, mean loss of the last one, and under the ξ-rule ξ and what was achieved."""
 
-    epochs: int
+    epochs: float
     loss: float | None
     xi: float | None = None
     residual: float | None = None

@@ -111,7 +111,7 @@ def check_same_shared(reference: Mapping[str, Sequence[int]], other: Mapping[str
 
 def matches(name: str, pattern: str) -> bool:
     """Whether a pattern means this parameter."""
-    return fnmatchcase(name, pattern) or name.startswith(pattern + ".")
+    return fnmatchcase(name, pattern) or fnmatchcase(name, pattern + ".*")
 
 
 def _assign(roles: Mapping[str, Iterable[str]], names: list[str]) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import torch
 
 from fedapm import streams
 from fedapm.network import Loss, Network
@@ -71,13 +73,21 @@ class Task:
         )
         call = len(self.log)
         with streams.global_stream(self.network.device, self.seed, "forward", self.client, self.round, call):
-            self.log.append(descent.run(stop or Epochs(self.solver.epochs)))
+            solved = descent.run(stop or Epochs(self.solver.epochs))
+        share = 1.0 if on is None else len(on) / len(self.train)
+        self.log.append(replace(solved, epochs=solved.epochs * share))
         return self.network.read(start.names)
 
     def batches(self, epochs: int | None = None) -> Iterator[Samples]:
         """The mini-batches of some epochs, for methods whose step is not a plain one."""
         for _ in range(self.solver.epochs if epochs is None else epochs):
             yield from self.train.shuffled(self.solver.batch_size or len(self.train), self._batches)
+
+    def some(self, share: float) -> Iterator[Samples]:
+        """The mini-batches of one pass over a random part of the local data."""
+        count = max(1, round(share * len(self.train)))
+        part = torch.randperm(len(self.train), generator=self._batches)[:count].to(self.train.targets.device)
+        yield from self.train[part].shuffled(self.solver.batch_size or count, self._batches)
 
     def step_size(self, lr: float | None = None) -> float:
         """The step size in this round."""

@@ -74,6 +74,14 @@ class Vec(Mapping[str, Tensor]):
         products = self._zip(other, lambda a, b: torch.sum(a.double() * b.double()))
         return math.fsum(t.item() for t in products.values())
 
+    def times(self, other: Vec) -> Vec:
+        """The product coordinate by coordinate."""
+        return self._zip(other, torch.mul)
+
+    def mean(self) -> float:
+        """The mean of all coordinates."""
+        return math.fsum(t.double().sum().item() for t in self._tensors.values()) / max(self.numel, 1)
+
     def sq(self) -> float:
         """‖self‖²."""
         return self @ self

@@ -1,7 +1,9 @@
 """What every method promises, whatever it computes. A new method is tested here by being registered."""
 
+import itertools
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -29,6 +31,8 @@ CLIENTS = 5
 
 class Busy(nn.Module):
     """Everything that makes trouble: batch norm, dropout, a frozen layer, an unused parameter."""
+
+    stages: ClassVar = {"head": ("head",)}
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,19 +117,21 @@ def test_inputs_are_not_changed(clients, name):
 def test_what_trains_moves_and_what_does_not_stays(clients, name):
     problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
     network = problem.network(0)
-    frozen = network.read(network.split.frozen)
+    base = ("base.weight", "base.bias")
+    assert set(base) <= set(network.split.frozen)
+    frozen = network.read(base)
     progress, records = play(problem, method, rounds=2, fraction=1.0)
     down = method.broadcast(progress.server)
-    for k in range(CLIENTS):
-        u, v = method.model(down, progress.store.get(k).state)
+    for k, view in itertools.product(range(CLIENTS), method.views):
+        u, v = method.model(down, progress.store.get(k).state, view)
         start = problem.u0 | problem.start(k).v0
         for block, now in (("shared", u), ("personal", v)):
             assert set(now) == set(getattr(network.split, block))
             for parameter, tensor in now.items():
                 moved = not torch.equal(tensor, start[parameter])
-                assert moved == (parameter != "idle"), parameter
-    assert network.read(network.split.frozen).equal(frozen)
-    assert set(network.split.frozen) == {"base.weight", "base.bias"}
+                # lp-proj ties all coordinates together, so that even one the loss does not use is moved
+                assert moved == (parameter != "idle" or name == "lp-proj"), parameter
+    assert network.read(base).equal(frozen)
     assert records[-1]["dropped"] == []
 
 

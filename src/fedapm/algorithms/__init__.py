@@ -6,12 +6,21 @@ from dataclasses import fields
 from typing import Any
 
 from fedapm.algorithm import Algorithm
+from fedapm.algorithms.ditto import Ditto
+from fedapm.algorithms.fedadmm import FedADMM
+from fedapm.algorithms.fedala import FedALA
 from fedapm.algorithms.fedalt import FedAlt
 from fedapm.algorithms.fedapm import FedAPM
 from fedapm.algorithms.fedavg import FedAvg
+from fedapm.algorithms.fedcp import FedCP
 from fedapm.algorithms.fedprox import FedProx
+from fedapm.algorithms.fedrod import FedRoD
 from fedapm.algorithms.fedsim import FedSim
 from fedapm.algorithms.local import Local
+from fedapm.algorithms.lp_proj import LpProj
+from fedapm.algorithms.pfedme import PFedMe
+from fedapm.algorithms.presets import FedPer, FedRep, LGFedAvg
+from fedapm.algorithms.scaffold import Scaffold
 from fedapm.errors import FedapmError, did_you_mean
 
 METHODS: dict[str, type[Algorithm]] = {
@@ -22,16 +31,33 @@ METHODS: dict[str, type[Algorithm]] = {
         FedSim,
         FedAvg,
         FedProx,
+        FedADMM,
+        PFedMe,
+        Ditto,
+        LpProj,
+        FedALA,
+        FedRoD,
+        FedCP,
+        Scaffold,
         Local,
     )
 }
 
 
+PRESETS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (FedPer, FedRep, LGFedAvg)}
+
+
 def method(name: str) -> type[Algorithm]:
-    """A method by its name."""
-    if name not in METHODS:
-        raise FedapmError(f"unknown method {name!r}; {did_you_mean(name, METHODS)}")
-    return METHODS[name]
+    """A method or named preset by its name."""
+    known = METHODS | PRESETS
+    if name not in known:
+        raise FedapmError(f"unknown method {name!r}; {did_you_mean(name, known)}")
+    return known[name]
+
+
+def rows_of(kind: type[Algorithm]) -> list[str]:
+    """The rows a method has in a report: one for each model it is judged by."""
+    return [kind.label] if len(kind.views) == 1 else [f"{kind.label}-{view}" for view in kind.views]
 
 
 def hyperparameters(kind: type[Algorithm]) -> dict[str, Any]:
@@ -39,4 +65,27 @@ def hyperparameters(kind: type[Algorithm]) -> dict[str, Any]:
     return {f.name: f.default for f in fields(kind)}
 
 
-__all__ = ["METHODS", "FedAPM", "FedAlt", "FedAvg", "FedProx", "FedSim", "Local", "hyperparameters", "method"]
+__all__ = [
+    "METHODS",
+    "PRESETS",
+    "Ditto",
+    "FedADMM",
+    "FedALA",
+    "FedAPM",
+    "FedAlt",
+    "FedAvg",
+    "FedCP",
+    "FedPer",
+    "FedProx",
+    "FedRep",
+    "FedRoD",
+    "FedSim",
+    "LGFedAvg",
+    "Local",
+    "LpProj",
+    "PFedMe",
+    "Scaffold",
+    "hyperparameters",
+    "method",
+    "rows_of",
+]

@@ -19,6 +19,9 @@ class FedAlt(Averaging):
 
     name = "fedalt"
     label = "FedAlt"
+    personal = "v_i"
+    sends = "the change of the shared part"
+    evaluates = "ū with v_i"
 
     lr_v: float | None = None
     """Step size of the personal phase; the solver's if not given."""

@@ -20,8 +20,11 @@ class FedAPM(Algorithm):
 
     name = "fedapm"
     label = "FedAPM"
+    personal = "v_i; also kept: the copy u_i, the dual π_i and ξ_i"
+    sends = "the change of z_i = u_i + π_i/ρ, shared part only"
+    evaluates = "u_i with v_i (or ū with v_i)"
 
-    rho: float = 0.05
+    rho: float = 0.03
     """ρ: penalty on u_i ≠ u."""
     sigma: float = 0.01
     """σ: weight of the proximal term on v_i."""

@@ -21,6 +21,9 @@ class FedAvg(Averaging):
     name = "fedavg"
     label = "FedAvg"
     scope = "whole"
+    personal = "nothing"
+    sends = "the change of the whole model"
+    evaluates = "the global model"
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """A client keeps nothing."""

@@ -19,6 +19,9 @@ class FedSim(Averaging):
 
     name = "fedsim"
     label = "FedSim"
+    personal = "v_i"
+    sends = "the change of the shared part"
+    evaluates = "ū with v_i"
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """A client keeps its personal part."""

@@ -16,6 +16,9 @@ class Local(Algorithm):
     name = "local"
     label = "Local only"
     scope = "none"
+    personal = "the whole model"
+    sends = "nothing"
+    evaluates = "the client's own model"
 
     def server_init(self, u0: Vec) -> State:
         """There is nothing to keep."""

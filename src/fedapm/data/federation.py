@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from fedapm.data.partition import Partitioner
 from fedapm.data.partition import by_id as partition_by_id
-from fedapm.errors import FedapmError
+from fedapm.errors import FedapmError, did_you_mean
 from fedapm.samples import Samples
 from fedapm.streams import numpy_stream
 
@@ -62,7 +62,8 @@ class Federation:
         return self.clients[index]
 
     def __repr__(self) -> str:
-        return f"Federation({self.name}: {len(self)} clients, {sum(len(c.train) for c in self.clients)} samples)"
+        samples = sum(len(c.train) + len(c.test) for c in self.clients)
+        return f"Federation({self.name}: {len(self)} clients, {samples} samples)"
 
     @property
     def classes(self) -> int:
@@ -129,13 +130,18 @@ class Federation:
     ) -> Federation:
         """Data that is already apart: (x, y) for each client, and its own test data if there is some."""
         train_of, test_of = _named(clients), _named(test) if test is not None else None
+        for client in test_of or {}:
+            if client not in train_of:
+                raise FedapmError(
+                    f"client {client} has test data but no training data; {did_you_mean(client, train_of)}"
+                )
         made = []
         for position, (client, (x, y)) in enumerate(train_of.items()):
             samples = _samples(x, y)
             if test_of is not None:
                 if client not in test_of:
                     raise FedapmError(f"client {client} has training data but no test data.")
-                made.append(ClientData(client, samples, _samples(*test_of[client])))
+                made.append(ClientData(client, samples, _same_kind(_samples(*test_of[client]), samples, client)))
                 continue
             index = np.arange(len(samples))
             stream = numpy_stream(seed, "test split", position)
@@ -189,8 +195,22 @@ def _named(clients: Mapping[Any, Any] | Sequence[Any]) -> dict[str, Any]:
     return {str(k): v for k, v in items}
 
 
+def _same_kind(test: Samples, train: Samples, client: str) -> Samples:
+    if test.classified == train.classified:
+        return test
+    if len(test) == 0:
+        return Samples(test.inputs, test.targets.to(train.targets.dtype))
+    raise FedapmError(f"client {client}: of training and test targets one is classes and the other quantities.")
+
+
 def _tensor(values: Any) -> Tensor:
-    tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    if isinstance(values, Tensor):
+        tensor = values.detach().cpu()
+    else:
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise FedapmError(f"data must be numbers, but an array holds {array.dtype} values; number them first.")
+        tensor = torch.as_tensor(array if array.flags.writeable else array.copy())
     # networks compute in single precision unless their owner says otherwise; float64 arrays are numpy's default,
     # not a wish
     return tensor.float() if tensor.dtype == torch.float64 and not isinstance(values, Tensor) else tensor

@@ -67,6 +67,7 @@ class Loop:
     ) -> None:
         self.problem, self.algorithm, self.schedule = problem, algorithm, schedule
         self.observers = observers
+        schedule.sampling.size(len(problem))
         self.executor = Sequential(problem, algorithm)
         self.progress = self.start()
 
@@ -81,7 +82,6 @@ class Loop:
 
     def run(self, progress: Progress | None = None) -> Progress:
         """Go on from where a run stands until its last round."""
-        self.schedule.sampling.size(len(self.problem))
         self.progress = progress or self.progress
         status = "interrupted"
         try:
@@ -180,7 +180,8 @@ class Loop:
         u: Vec | None = server.vectors.get("u")
         centre = u.only(names) if u is not None else mean(copies)
         gaps = [copy - centre for copy in copies]
-        return math.fsum(t.double().norm().item() for gap in gaps for t in gap.values()) / len(gaps)
+        drift = sum(t.double().norm().item() for gap in gaps for t in gap.values()) / len(gaps)
+        return drift if math.isfinite(drift) else None
 
     def _stationarity(self, state: Progress) -> dict[str, float] | None:
         down = self.algorithm.broadcast(state.server)
@@ -197,6 +198,8 @@ class Loop:
             for name, vector in found.summed.items():
                 sums.setdefault(name, []).append(vector)
         squares |= {name: total(vectors).sq() for name, vectors in sums.items()}
+        if not all(map(math.isfinite, squares.values())):
+            return None
         norms = {name: math.sqrt(square) for name, square in squares.items()}
         return norms | {"total": math.sqrt(math.fsum(squares.values()))}
 
@@ -213,17 +216,18 @@ def local_work(done: Sequence[Done]) -> dict[str, float | int] | None:
     solved = [d.log for d in done if d.log]
     if not solved:
         return None
-    losses = [log[-1].loss for log in solved if log[-1].loss is not None]
+    losses = [loss for log in solved if (loss := log[-1].loss) is not None and math.isfinite(loss)]
     work: dict[str, float | int] = {
         "epochs": sum(step.epochs for log in solved for step in log) / len(solved),
     }
     if losses:
         work["train_loss"] = math.fsum(losses) / len(losses)
-    ruled = [log[-1] for log in solved if log[-1].xi is not None and log[-1].residual is not None]
+    ruled = [(last.xi, last.residual) for log in solved if (last := log[-1]).xi is not None]
     if ruled:
-        work["xi"] = math.fsum(step.xi or 0.0 for step in ruled) / len(ruled)
-        work["residual"] = max(step.residual or 0.0 for step in ruled)
-        work["missed"] = sum((step.residual or 0.0) > (step.xi or 0.0) for step in ruled)
+        work["xi"] = math.fsum(xi or 0.0 for xi, _ in ruled) / len(ruled)
+        known = [r for _, r in ruled if r is not None and math.isfinite(r)]
+        work |= {"residual": max(known)} if known else {}
+        work["missed"] = sum(r is None or not r <= (xi or 0.0) for xi, r in ruled)
     return work
 
 

@@ -44,7 +44,12 @@ class RunFolder:
         self.timings.append({"round": progress.round, "seconds": round(seconds, 6)})
 
     def on_stop(self, progress: Progress, status: str) -> None:
-        """Say how it ended."""
+        """Say how it ended; complete it is only when its models are written too."""
+        if status != "complete":
+            self.finish(progress, status)
+
+    def finish(self, progress: Progress, status: str) -> None:
+        """Write the final status."""
         write_info(self.folder, self.info | {"status": status, "finished": progress.round})
 
 

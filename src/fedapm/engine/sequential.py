@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from fedapm.algorithm import Algorithm, Reply, State
 from fedapm.engine.problem import Problem
 from fedapm.engine.store import Kept, Store
+from fedapm.errors import FedapmError
 from fedapm.metrics import Score, classification
+from fedapm.samples import Samples
 from fedapm.solver import Solved
 from fedapm.vec import Vec
 
@@ -46,13 +50,26 @@ class Sequential:
             network = self.problem.network(client)
             train, test = self.problem.samples(client, "train"), self.problem.samples(client, "test")
             scores: dict[str, Score] = {}
-            predicted = network.predict(test) if len(test) else None
+            predicted, fitted = network.predict(test) if len(test) else None, network.predict(train)
+            check_classes(self.problem.federation[client].id, fitted, train, test)
             if test.classified and train.classified:
                 empty = test.targets.new_empty((0, 1))
                 scores |= classification(empty if predicted is None else predicted, test.targets)
-            scores["train_loss"] = network.loss(network.predict(train), train.targets).item()
+            scores["train_loss"] = network.loss(fitted, train.targets).item()
             scores["test_loss"] = None if predicted is None else network.loss(predicted, test.targets).item()
             yield scores
+
+
+def check_classes(client: str, outputs: Tensor, *parts: Samples) -> None:
+    """Refuse data with a class the client's network has no output for."""
+    if outputs.dim() != 2 or outputs.shape[1] < 2:
+        return
+    for part in parts:
+        if part.classified and len(part) and int(part.targets.max()) >= outputs.shape[1]:
+            raise FedapmError(
+                f"client {client} has samples of class {int(part.targets.max())}, but its network has only "
+                f"{outputs.shape[1]} outputs (classes count from 0)."
+            )
 
 
 def load_model(problem: Problem, algorithm: Algorithm, client: int, down: State, kept: Kept, view: str) -> None:

@@ -16,7 +16,11 @@ class CNN(nn.Module):
     three quarters of the rectifier's work is saved.
     """
 
-    stages: ClassVar[Mapping[str, tuple[str, ...]]] = {"input": ("conv1",), "output": ("fc1", "fc2")}
+    stages: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "input": ("conv1",),
+        "output": ("fc1", "fc2"),
+        "head": ("fc2",),
+    }
 
     def __init__(self, classes: int = 10, channels: int = 3, dropout: float = 0.0) -> None:
         super().__init__()

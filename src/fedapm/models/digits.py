@@ -11,7 +11,11 @@ from torch import Tensor, nn
 class DigitsNet(nn.Module):
     """64 pixels → stem → body → head, three fully connected layers."""
 
-    stages: ClassVar[Mapping[str, tuple[str, ...]]] = {"input": ("stem",), "output": ("head",)}
+    stages: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "input": ("stem",),
+        "output": ("head",),
+        "head": ("head",),
+    }
 
     def __init__(self, classes: int = 10, width: int = 64, features: int = 32) -> None:
         super().__init__()

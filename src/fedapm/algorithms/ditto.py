@@ -1,0 +1,51 @@
+"""Ditto: a global model by FedAvg, and beside it a personal one held near it.
+
+Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedapm.algorithm import Reply, State
+from fedapm.algorithms.averaging import Averaging
+from fedapm.task import Epochs, Prox, Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class Ditto(Averaging):
+    """w by FedAvg; v_i ← argmin f_i(v_i) + λ/2·‖v_i − w‖²."""
+
+    name = "ditto"
+    label = "Ditto"
+    scope = "whole"
+    views = ("P", "G")
+    personal = "a whole model v_i"
+    sends = "the change of w_i, whole model"
+    evaluates = "P: v_i; G: the global w"
+
+    lam: float = 0.1
+    """λ: how closely v_i is tied to w."""
+    epochs_v: int | None = None
+    """Epochs on the personal model; the solver's if not given."""
+
+    def __post_init__(self) -> None:
+        if self.lam < 0:
+            raise ValueError(f"algorithm.lam = {self.lam} must not be negative.")
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """A client keeps its personal model."""
+        del v0
+        return State(v=u0)
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """The global model from the broadcast one, and the personal one, drawn to the same."""
+        stop_v = None if self.epochs_v is None else Epochs(self.epochs_v)
+        u = task.minimise(down.u)
+        v = task.minimise(s.v, prox=Prox(self.lam, down.u), stop=stop_v)
+        return Reply(self.upload(u, down.u, task), s.replace(v=v), u)
+
+    def model(self, down: State, s: State, view: str = "P") -> tuple[Vec, Vec]:
+        """P: the client's v_i. G: the server's w."""
+        return (s.v if view == "P" else down.u), Vec()

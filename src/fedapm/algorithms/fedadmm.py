@@ -1,0 +1,60 @@
+"""FedADMM: one model for all by consensus ADMM with inexact local solutions.
+
+Zhou, Li: Federated Learning via Inexact ADMM. IEEE Transactions on Pattern Analysis and Machine Intelligence, 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedapm.algorithm import Algorithm, Reply, State, Total, Upload
+from fedapm.task import Prox, Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class FedADMM(Algorithm):
+    """w_i ← argmin α_i f_i + ⟨π_i, w_i − w⟩ + ρ/2·‖w_i − w‖²; π_i += ρ(w_i − w); w ← mean of all w_i + π_i/ρ."""
+
+    name = "fedadmm"
+    label = "FedADMM"
+    scope = "whole"
+    personal = "nothing; kept: the copy w_i and the dual π_i"
+    sends = "the change of z_i = w_i + π_i/ρ, whole model"
+    evaluates = "the global model"
+
+    rho: float = 0.03
+    """ρ: penalty on w_i ≠ w."""
+    start: Literal["local", "shared"] = "shared"
+    """Where the search for w_i starts: at the client's copy, or at the broadcast w."""
+
+    def __post_init__(self) -> None:
+        if self.rho <= 0:
+            raise ValueError(f"algorithm.rho = {self.rho} must be positive.")
+
+    def server_init(self, u0: Vec) -> State:
+        """w⁰, the mean of all z_i⁰."""
+        return State(u=u0)
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """w_i⁰ = w⁰ and π_i⁰ = 0."""
+        del v0
+        return State(w=u0, pi=u0.zeros())
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """An inexact minimiser of the augmented Lagrangian, then the dual step."""
+        w0 = s.w if self.start == "local" else down.u
+        w = task.minimise(w0, weight=task.alpha, linear=s.pi, prox=Prox(self.rho, down.u))
+        pi = s.pi + self.rho * (w - down.u)
+        dz = (w + pi / self.rho) - (s.w + s.pi / self.rho)
+        return Reply(Upload({"dz": dz}), s.replace(w=w, pi=pi), w)
+
+    def server(self, state: State, total: Total, m: int) -> State:
+        """The mean of z_i = w_i + π_i/ρ over all clients, kept up to date by changes."""
+        return state.replace(u=state.u + total["dz"] / m)
+
+    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+        """The same model for every client."""
+        del s, view
+        return down.u, Vec()

@@ -1,0 +1,79 @@
+"""FedALA: before training, each client learns how much of the global model to take over, element by element.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
+AAAI 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedapm.algorithm import Reply, State
+from fedapm.algorithms.averaging import Averaging
+from fedapm.task import Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class FedALA(Averaging):
+    """Θ̂_i = Θ_i + (Θ − Θ_i) ⊙ W_i in the top p layers and Θ below; W_i ← clip(W_i − η·∇_W f_i, 0, 1)."""
+
+    name = "fedala"
+    label = "FedALA"
+    scope = "whole"
+    personal = "a whole model Θ_i; also kept: the weights W_i"
+    sends = "the change of the whole model"
+    evaluates = "Θ_i"
+
+    eta: float = 1.0
+    """η: step size on the weights W_i."""
+    s: float = 0.8
+    """s: share of local data the weights are learnt on."""
+    p: int = 1
+    """p: how many layers from the top have weights; lower ones are taken over whole."""
+    start_epochs: int = 10
+    """Most epochs on W_i when a client first takes part; one epoch after that."""
+    tolerance: float = 1e-3
+    """The first learning of W_i ends when an epoch changes it by less than this on average."""
+
+    def __post_init__(self) -> None:
+        if self.eta < 0 or not 0 < self.s <= 1 or self.p < 1:
+            raise ValueError(f"algorithm.eta = {self.eta}, s = {self.s}, p = {self.p}: out of range.")
+
+    def top(self, u: Vec) -> tuple[str, ...]:
+        """The parameters of the top p layers."""
+        layers = list(dict.fromkeys(n.rpartition(".")[0] for n in u))[-self.p :]
+        return tuple(n for n in u if n.rpartition(".")[0] in layers)
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """A client keeps its model Θ_i, its weights W_i = 1, and whether it has learnt them."""
+        del v0
+        return State(theta=u0, w=u0.only(self.top(u0)).map(torch.ones_like), learnt=0.0)
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """Aggregate adaptively, then train the whole model."""
+        top = self.top(down.u)
+        mine, below = s.theta.only(top), down.u.without(top)
+        gap = down.u.only(top) - mine
+        w = self.weights(s, mine, gap, below, task)
+        u = task.minimise((below | (mine + gap.times(w))).only(down.u))
+        return Reply(self.upload(u, down.u, task), State(theta=u, w=w, learnt=1.0), u)
+
+    def weights(self, s: State, mine: Vec, gap: Vec, below: Vec, task: Task) -> Vec:
+        """W_i, learnt by projected gradient steps on a random part of the local data."""
+        w: Vec = s.w
+        for _ in range(1 if s.learnt else self.start_epochs):
+            before = w
+            for batch in task.some(self.s):
+                slope = task.gradient(mine + gap.times(w), given=below, on=batch).times(gap)
+                w = (w - self.eta * slope).map(lambda t: t.clamp(0, 1))
+            if (w - before).map(torch.abs).mean() < self.tolerance:
+                break
+        return w
+
+    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+        """The client's own model."""
+        del down, view
+        return s.theta, Vec()

@@ -1,0 +1,87 @@
+"""FedCP: a conditional policy parts each sample's features into global and personal information.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedCP: Separating Feature Information for Personalized Federated Learning via
+Conditional Policy. KDD 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedapm.algorithm import Reply, State
+from fedapm.algorithms.averaging import Averaging
+from fedapm.algorithms.heads import Conditional
+from fedapm.split import Split
+from fedapm.task import Task
+from fedapm.vec import Vec
+
+BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
+
+
+@dataclass(frozen=True)
+class FedCP(Averaging):
+    """(trunk, policy, p_i) ← SGD on f_i + λ·MMD(features, global features), the global head h frozen."""
+
+    name = "fedcp"
+    label = "FedCP"
+    personal = "an added head p_i"
+    sends = "the change of trunk, policy and global head"
+    evaluates = "trunk, policy, global head and p_i"
+
+    lam: float = 1.0
+    """λ: how closely features are held to those of the global trunk."""
+
+    def __post_init__(self) -> None:
+        if self.lam < 0:
+            raise ValueError(f"algorithm.lam = {self.lam} must not be negative.")
+
+    def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
+        """Trunk, policy and global head are shared, a second head is personal, the anchor is frozen."""
+        wide = Conditional(network, self.label)
+        names = [n for n, _ in wide.named_parameters()]
+        policy, personal, anchor = (
+            tuple(n for n in names if n.startswith(f"{part}.")) for part in ("policy", "personal_head", "anchor")
+        )
+        return wide, Split(split.shared + split.personal + policy, personal, split.frozen + anchor)
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """A client keeps its head."""
+        del u0
+        return State(p=v0)
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """Train all but the global head; send in its place the middle between it and the personal one."""
+        wide = task.network.module
+        assert isinstance(wide, Conditional)
+        names = wide.head_parameters()
+        trained = down.u.without(names)
+        anchor = Vec({f"anchor.{n}": t for n, t in down.u.items() if not n.startswith("policy.")})
+        w = task.minimise(trained | s.p, given=down.u.only(names) | anchor, loss=self.loss)
+        u, p = w.only(trained), w.only(s.p)
+        mine = Vec({n: p[n.replace(wide.head_name, "personal_head", 1)] for n in names})
+        sent = (u | 0.5 * (mine + down.u.only(names))).only(down.u)
+        return Reply(self.upload(sent, down.u, task), s.replace(p=p), sent)
+
+    def loss(self, outputs: tuple[Tensor, Tensor, Tensor], targets: Tensor) -> Tensor:
+        """Cross-entropy plus λ·MMD²."""
+        scores, features, anchored = outputs
+        return cross_entropy(scores, targets) + self.lam * discrepancy(features, anchored)
+
+    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+        """The shared trunk, policy and head with the client's head."""
+        del view
+        return down.u, s.p
+
+
+def discrepancy(x: Tensor, y: Tensor) -> Tensor:
+    """The squared maximum mean discrepancy of two samples under a sum of Gaussian kernels."""
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        squares = (a.unsqueeze(1) - b.unsqueeze(0)).square().sum(-1)
+        return torch.stack([torch.exp(-squares / (2 * width)).mean() for width in BANDWIDTHS]).sum()
+
+    return kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)

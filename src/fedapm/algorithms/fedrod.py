@@ -1,0 +1,71 @@
+"""FedRoD: one trunk, a generic head trained class-balanced, and a personal head added to it.
+
+Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification. ICLR 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedapm.algorithm import Reply, State
+from fedapm.algorithms.averaging import Averaging
+from fedapm.algorithms.heads import TwoHeads
+from fedapm.split import Split
+from fedapm.task import Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class FedRoD(Averaging):
+    """(trunk, h) ← SGD on the balanced loss; p_i ← SGD on the loss of h + p_i; trunk and h are averaged."""
+
+    name = "fedrod"
+    label = "FedRoD"
+    personal = "an added head p_i"
+    sends = "the change of trunk and generic head"
+    evaluates = "trunk, generic head and p_i"
+
+    def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
+        """Everything is shared but an added head."""
+        wide = TwoHeads(network, self.label)
+        personal = tuple(n for n, _ in wide.named_parameters() if n.startswith("personal_head."))
+        return wide, Split(split.shared + split.personal, personal, split.frozen)
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """A client keeps its head."""
+        del u0
+        return State(p=v0)
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """Both at once: the personal head's loss does not reach what is shared."""
+        w = task.minimise(down.u | s.p, loss=self.loss(task))
+        u, p = w.only(down.u), w.only(s.p)
+        return Reply(self.upload(u, down.u, task), s.replace(p=p), u)
+
+    def loss(self, task: Task) -> BalancedLoss:
+        """The two losses, with the class counts of this client."""
+        return BalancedLoss(task.train.targets)
+
+    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+        """The shared network with the client's head beside its own."""
+        del view
+        return down.u, s.p
+
+
+class BalancedLoss:
+    """Balanced softmax for the generic head, cross-entropy for both together."""
+
+    def __init__(self, targets: Tensor) -> None:
+        self.targets = targets
+
+    def __call__(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """The sum of both; scores are (generic, both)."""
+        if scores.dim() == 2:
+            return cross_entropy(scores, targets)
+        generic, both = scores
+        counts = torch.bincount(self.targets, minlength=generic.shape[-1]).to(generic)
+        return cross_entropy(generic + counts.log(), targets) + cross_entropy(both, targets)

@@ -1,0 +1,102 @@
+"""lp-proj: personal models that agree only in a low-dimensional random projection, which is all that is sent.
+
+Lin, Han, Li, Zhang: Personalized Federated Learning towards Communication Efficiency, Robustness and Fairness.
+NeurIPS 2022 (its ℓ2 variant).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedapm.algorithm import Algorithm, Reply, State, Total, Upload
+from fedapm.streams import torch_stream
+from fedapm.task import Epochs, Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class Projection:
+    """P with orthonormal rows and one signed entry in each column, made from a seed: O(d) work, nothing dense."""
+
+    bucket: Tensor
+    sign: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, x: Vec, dimension: int, seed: int) -> Projection:
+        """Coordinates dealt to buckets at random, equally many to each as far as possible."""
+        first = next(iter(x.values()))
+        stream = torch_stream(seed, "projection", x.numel, dimension)
+        bucket = torch.randperm(x.numel, generator=stream) % dimension
+        sign = torch.randint(0, 2, (x.numel,), generator=stream) * 2.0 - 1
+        scale = torch.bincount(bucket, minlength=dimension).clamp(min=1) ** -0.5
+        return cls(bucket.to(first.device), sign.to(first), scale.to(first))
+
+    def __matmul__(self, x: Vec) -> Vec:
+        """P x."""
+        flat = torch.cat([t.flatten() for t in x.values()])
+        summed = torch.zeros_like(self.scale).index_add_(0, self.bucket, self.sign * flat)
+        return Vec({"projection": self.scale * summed})
+
+    def lift(self, w: Vec, like: Vec) -> Vec:
+        """Pᵀ w."""
+        flat = self.sign * (self.scale * w["projection"])[self.bucket]
+        parts = torch.split(flat, [t.numel() for t in like.values()])
+        return Vec({n: p.reshape(t.shape) for (n, t), p in zip(like.items(), parts, strict=True)})
+
+
+@dataclass(frozen=True)
+class LpProj(Algorithm):
+    """x_i ← SGD on f_i(x_i) + λ/2·‖P x_i − w‖²; w ← Σ α_i P x_i / Σ α_i."""
+
+    name = "lp-proj"
+    label = "lp-proj"
+    scope = "whole"
+    personal = "the whole model x_i"
+    sends = "the change of P x_i, d_sub numbers"
+    evaluates = "x_i"
+
+    lam: float = 1.0
+    """λ: how closely the projections are tied."""
+    dimension: int = 100
+    """d_sub: how many numbers are sent."""
+    seed: int = 0
+    """The projection's seed, the same for everybody."""
+
+    def __post_init__(self) -> None:
+        if self.lam < 0 or self.dimension < 1:
+            raise ValueError(f"algorithm.lam = {self.lam}, algorithm.dimension = {self.dimension}: out of range.")
+
+    def projection(self, x: Vec) -> Projection:
+        """P for models of this shape."""
+        return Projection.of(x, min(self.dimension, x.numel), self.seed)
+
+    def server_init(self, u0: Vec) -> State:
+        """w⁰ = P x⁰."""
+        return State(w=self.projection(u0) @ u0)
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """A client keeps its whole model."""
+        del v0
+        return State(x=u0)
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """Steps on the loss and on the distance between projections."""
+        x, P = s.x, self.projection(s.x)
+        for batch in task.batches():
+            pull = self.lam * P.lift(P @ x - down.w, like=x)
+            x = task.minimise(x, linear=pull, on=batch, stop=Epochs(1))
+        return Reply(Upload({"dw": task.alpha * (P @ x - down.w)}, task.alpha), s.replace(x=x), x)
+
+    def server(self, state: State, total: Total, m: int) -> State:
+        """The mean projection of those selected."""
+        del m
+        return state.replace(w=state.w + total["dw"] / total.weight)
+
+    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+        """The client's own model."""
+        del down, view
+        return s.x, Vec()

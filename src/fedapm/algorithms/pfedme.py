@@ -1,0 +1,61 @@
+"""pFedMe: personal models on the Moreau envelope of each client's loss.
+
+Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedapm.algorithm import Reply, State, Total
+from fedapm.algorithms.averaging import Averaging
+from fedapm.task import Epochs, Prox, Task
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class PFedMe(Averaging):
+    """θ ≈ argmin f_i(θ) + λ/2·‖θ − w_i‖² by K steps on a batch; w_i −= ηλ(w_i − θ); w ← (1 − β)w + β·mean w_i."""
+
+    name = "pfedme"
+    label = "pFedMe"
+    scope = "whole"
+    views = ("P", "G")
+    personal = "a whole model θ_i"
+    sends = "the change of w_i, whole model"
+    evaluates = "P: θ_i; G: the global w"
+
+    lam: float = 2.0
+    """λ: how closely θ_i is tied to w_i."""
+    k: int = 5
+    """K: inner steps on each batch."""
+    eta: float = 0.1
+    """η: outer step size on w_i."""
+    beta: float = 1.0
+    """β: how far the server goes towards the clients' mean."""
+
+    def __post_init__(self) -> None:
+        for field, good in {"lam": self.lam > 0, "k": self.k > 0, "eta": self.eta > 0, "beta": self.beta > 0}.items():
+            if not good:
+                raise ValueError(f"algorithm.{field} = {getattr(self, field)} must be positive.")
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """A client keeps its personal model θ_i."""
+        del v0
+        return State(theta=u0)
+
+    def client(self, down: State, s: State, task: Task) -> Reply:
+        """R local rounds, one on each batch of the local epochs."""
+        w = theta = down.u
+        for batch in task.batches():
+            theta = task.minimise(theta, prox=Prox(self.lam, w), stop=Epochs(self.k), on=batch)
+            w = w - self.eta * task.lr_factor * self.lam * (w - theta)
+        return Reply(self.upload(w, down.u, task), s.replace(theta=theta), w)
+
+    def server(self, state: State, total: Total, m: int) -> State:
+        """(1 − β)w + β·mean w_i, as w plus β times the mean change."""
+        return state.replace(u=state.u + self.beta * (super().server(state, total, m).u - state.u))
+
+    def model(self, down: State, s: State, view: str = "P") -> tuple[Vec, Vec]:
+        """P: the client's θ_i. G: the server's w."""
+        return (s.theta if view == "P" else down.u), Vec()
