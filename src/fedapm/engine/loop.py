@@ -173,8 +173,9 @@ class Loop:
 
     def _drift(self, server: State, done: Sequence[Done]) -> float | None:
         """Mean over clients of Σ over shared tensors ‖u_i − ū‖; without a server model ū is the clients' mean."""
-        names = self.problem.drift_names
-        if not done or not names:
+        # a method with a split of its own may keep some of the experiment's shared parameters to itself
+        names = [n for n in self.problem.drift_names if done and n in done[0].reply.u]
+        if not names:
             return None
         copies = [d.reply.u.only(names) for d in done]
         u: Vec | None = server.vectors.get("u")
