@@ -131,7 +131,7 @@ def test_options_go_over_the_file_and_assignments_over_both(tmp_path: Path) -> N
 def test_list_names_everything_on_a_line_of_its_own(what: str, known: dict[str, Any]) -> None:
     outcome = fedapm("list", what)
     assert outcome.code == 0
-    assert [line.split()[0] for line in outcome.out.splitlines()[1:]] == list(known)
+    assert [line.split()[0] for line in outcome.out.splitlines() if line.split()[0] in known] == list(known)
 
 
 def test_the_version() -> None:
@@ -144,7 +144,7 @@ def test_the_version() -> None:
 def test_help_is_help(command: list[str]) -> None:
     outcome = fedapm(*command, "--help")
     assert outcome.code == 0
-    assert outcome.out.startswith("Usage: ")
+    assert "Usage: " in outcome.out
     assert outcome.err == ""
 
 
@@ -154,7 +154,8 @@ def test_help_has_no_stray_backslashes() -> None:
 
 def test_no_command_at_all_shows_the_help() -> None:
     outcome = fedapm()
-    assert (outcome.out + outcome.err).startswith("Usage: ")
+    assert "Usage: " in outcome.out + outcome.err
+    assert not outcome.err.startswith("fedapm: "), "asking for nothing is no mistake"
 
 
 def test_report_writes_again_what_the_run_wrote(made: Path, tmp_path: Path) -> None:

@@ -228,15 +228,17 @@ def test_two_options_of_a_network_can_be_set_one_by_one() -> None:
     assert both == {"model": {"options": {"width": 8, "features": 4}}}
 
 
-def test_a_data_sets_defaults_lie_under_what_is_given() -> None:
-    silent = resolve({})
-    assert (silent.data.name, silent.data.minimum, silent.solver.batch_size) == ("digits", 20, 10)
-    assert (silent.model.name, silent.model.preset) == ("digits", "output")
-    said = resolve({"data": {"minimum": 3}, "solver": {"batch_size": 5}})
+@pytest.mark.parametrize("name", sorted(DATA_SETS))
+def test_a_data_sets_defaults_hold_where_nothing_is_said(name: str) -> None:
+    found = resolve({"data": {"name": name}}).tables()
+    for table, values in DATA_SETS[name].defaults.items():
+        assert values.items() <= found[table].items()
+
+
+def test_what_is_said_goes_over_a_data_sets_defaults_key_by_key() -> None:
+    silent, said = resolve({}), resolve({"data": {"minimum": 3}, "solver": {"batch_size": 5}})
     assert (said.data.minimum, said.solver.batch_size) == (3, 5)
-    assert said.data.concentration == silent.data.concentration
-    other = resolve({"data": {"name": "cifar10"}})
-    assert (other.model.name, other.engine.evaluate_every, other.data.minimum) == ("cnn", 5, 10)
+    assert differences(silent.tables(), said.tables()) == ["data.minimum", "solver.batch_size"]
 
 
 @pytest.mark.parametrize("model", [{"personal": ["stem"]}, {"shared": ["body"]}, {"preset": "input"}])
