@@ -1,35 +1,41 @@
-"""Write docs/reference/configuration.md from the code, so that it lists every setting and no other.
+"""Write docs/reference/configuration.md and docs/methods.md from the code, so that they list what there is.
 
 Keys, types and defaults come from the dataclasses that check an experiment file, meanings from the strings below
-their fields.
+their fields, papers from the heads of the methods' files. Bytes are measured: one client's round is run.
 
-    python docs/generate.py            write the page
-    python docs/generate.py --check    exit with 1 if the page is not what would be written
+    python docs/generate.py            write the pages
+    python docs/generate.py --check    exit with 1 if a page is not what would be written
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import tomli_w
 
-from fedapm.algorithms import METHODS
-from fedapm.data import DATA_SETS
-from fedapm.models import MODELS
+from fedapm.algorithm import Algorithm
+from fedapm.algorithms import METHODS, PRESETS, rows_of
+from fedapm.data import DATA_SETS, Federation
+from fedapm.engine.problem import Problem
+from fedapm.models import CNN, MODELS
 from fedapm.settings import DataSettings, EngineSettings, ModelSettings
 from fedapm.solver import Solver
+from fedapm.split import Preset, SplitRule
 
-PAGE = Path(__file__).parent / "reference" / "configuration.md"
+DOCS = Path(__file__).parent
+NAMED = METHODS | PRESETS
 
 INTRODUCTION = """\
 # Configuration
@@ -52,16 +58,33 @@ A change of `algorithm.name` in a later layer leaves the hyperparameters of the 
 everything is shared.
 
 `fedapm compare` also reads one table for each method, such as `[fedapm]` or `[fedprox]`, with hyperparameters of that
-method alone. Keys in `[algorithm]` go to every compared method that has them; `mu` is two different things in FedAPM
-and in FedProx, so put it in the method's own table. `fedapm run` knows only the five tables.
+method alone. Keys in `[algorithm]` go to every compared method that has them. `mu`, `lam` and `eta` mean different
+things in different methods, so put them in the method's own table. `fedapm run` knows only the five tables.
 
 In Python the keys of `[solver]` and `[engine]` are keyword arguments of `fedapm.train`, the keys `personal`, `shared`,
 `frozen` and `preset` of `[model]` are too, and hyperparameters are arguments of the method: `FedAPM(rho=0.1)`.
 """
 
 
-def page() -> str:
-    """The whole page."""
+METHODS_INTRODUCTION = """\
+# Methods
+
+<!-- Written by docs/generate.py from the code. Change the docstrings there, not this page. -->
+
+Names are those given to `--algorithm`, to `--methods` and to `train(algorithm=…)`. Rows are what a report calls the
+method: one for each model it is judged by. What the methods are about, in words, is in
+[The methods](explanation/methods.md).
+
+Bytes are those of one client in one round, up (what it sends) and down (what it receives): in thousands of bytes, and
+in brackets as a multiple of FedAvg's. They are measured, by one client's round on the network `cnn` for ten classes
+with `preset = "output"`: the two fully connected layers are personal, the convolutions are shared. Where little is
+shared, little is sent; another split gives other numbers. The last three names have a split of their own and do not
+follow the experiment's.
+"""
+
+
+def configuration() -> str:
+    """The page of settings."""
     parts = [INTRODUCTION]
     parts += section("[data]", DataSettings)
     parts += section("[model]", ModelSettings)
@@ -70,6 +93,65 @@ def page() -> str:
     parts += section("[solver]", Solver)
     parts += section("[engine]", EngineSettings)
     parts += data_sets()
+    return joined(parts)
+
+
+def method_page() -> str:
+    """The page of methods: one table of all, then a section for each."""
+    base = traffic(METHODS["fedavg"])
+    lines = []
+    for name, kind in NAMED.items():
+        up, down = (relative(size, whole) for size, whole in zip(traffic(kind), base, strict=True))
+        personal = kind.personal + (f", the {kind.preset} stage" if kind.preset else "")
+        label = f"[{', '.join(rows_of(kind))}](#{kind.label.lower().replace(' ', '-')})"
+        lines.append((name, label, short(paper(kind)), personal, kind.sends, up, down, kind.evaluates))
+    head = ("name", "rows in a report", "paper", "personal", "a client sends", "kB up", "kB down", "evaluated")
+    parts = [METHODS_INTRODUCTION, table(lines, head)]
+    for name, kind in NAMED.items():
+        found = [(key, given, about) for key, _, given, about in rows(kind)]
+        parts += [f"## {kind.label}", f"`{name}`. {' '.join((inspect.getdoc(kind) or '').split())}", paper(kind)]
+        own = table(found, ("hyperparameter", "default", "meaning"))
+        parts.append(own if found else "It has no hyperparameters of its own.")
+    return joined(part for part in parts if part)
+
+
+def paper(kind: type[Algorithm]) -> str:
+    """The citation at the head of a method's file; where the file cites several, the one after the method's name."""
+    cited = (inspect.getmodule(kind).__doc__ or "").partition("\n\n")[2].strip()
+    if kind.name in PRESETS:
+        labels = "|".join(re.escape(other.label) for other in PRESETS.values())
+        (cited,) = re.findall(rf"^{re.escape(kind.label)}: (.+?)(?=^(?:{labels}): |\Z)", cited, re.M | re.S)
+    return " ".join(cited.split())
+
+
+def short(cited: str) -> str:
+    """First author, venue and year of a citation."""
+    if not cited:
+        return "none"
+    authors = cited.partition(":")[0].split(", ")
+    others = {1: "", 2: f" and {authors[-1]}"}.get(len(authors), " et al.")
+    return f"{authors[0]}{others}, {cited.rstrip('.').rpartition('. ')[2]}"
+
+
+def relative(size: int, whole: int) -> str:
+    """Bytes in thousands, and their ratio to others to two digits."""
+    ratio = size / whole
+    return f"{size / 1e3:.1f} ({ratio:.2f})" if ratio >= 0.01 else f"{size / 1e3:.1f} ({ratio:.2g})"
+
+
+def traffic(kind: type[Algorithm]) -> tuple[int, int]:
+    """Bytes one client sends and receives in a round, measured on a round with a few random pictures."""
+    stream = np.random.default_rng(0)
+    pictures = stream.standard_normal((8, 3, 32, 32)), np.arange(8)
+    method, rule, solver = kind(), SplitRule(preset="output"), Solver(epochs=1, batch_size=4)
+    problem = Problem(Federation.from_clients([pictures]), CNN, rule, adapt=method.adapt, solver=solver)
+    down = method.broadcast(method.server_init(problem.u0))
+    reply = method.client(down, method.client_init(problem.u0, problem.start(0).v0), problem.task(0, 1))
+    return reply.upload.nbytes, down.nbytes
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Paragraphs as one text."""
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
@@ -80,10 +162,11 @@ def section(title: str, kind: type) -> list[str]:
 
 def methods() -> list[str]:
     """The hyperparameters of each method."""
-    listed = ", ".join(f"`{name}`" for name in METHODS)
+    listed = ", ".join(f"`{name}`" for name in NAMED)
     name = [("name", "string", '`"fedapm"`', f"The method: {listed}.")]
-    parts = ["## [algorithm]", "Which method, and its hyperparameters.", table(name)]
-    for key, kind in METHODS.items():
+    parts = ["## [algorithm]", "Which method, and its hyperparameters. [Methods](../methods.md) cites the papers."]
+    parts.append(table(name))
+    for key, kind in NAMED.items():
         found = list(rows(kind))
         parts += [f"### {key}", f"{kind.label}: {first_line(kind)}"]
         parts.append(table(found) if found else "It has no hyperparameters of its own.")
@@ -99,7 +182,8 @@ def options() -> list[str]:
             for p in inspect.signature(kind).parameters.values()
             if p.name != "classes"
         ]
-        stages = ", ".join(f"`{stage}`" for stage in getattr(kind, "stages", {}))
+        known_presets = typing.get_args(Preset)
+        stages = ", ".join(f"`{stage}`" for stage in getattr(kind, "stages", {}) if stage in known_presets)
         about = f"`{name}` ({first_line(kind).rstrip('.')}; presets: {stages or 'none'}):"
         parts += [about, table(known, ("key", "type", "default"))]
     return parts
@@ -192,14 +276,15 @@ def table(found: Any, head: Sequence[str] = ("key", "type", "default", "meaning"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write or check the page."""
-    made = page()
+    """Write or check the pages."""
+    pages = {DOCS / "reference" / "configuration.md": configuration(), DOCS / "methods.md": method_page()}
     if "--check" in arguments:
-        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == made:
-            return 0
-        print(f"{PAGE.name} is stale; run: python docs/generate.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(made, encoding="utf-8")
+        stale = [p.name for p, made in pages.items() if not p.is_file() or p.read_text(encoding="utf-8") != made]
+        for name in stale:
+            print(f"{name} is stale; run: python docs/generate.py", file=sys.stderr)
+        return 1 if stale else 0
+    for path, made in pages.items():
+        path.write_text(made, encoding="utf-8")
     return 0
 
 

@@ -56,10 +56,15 @@ def train(
         print(f"fedapm: {message}", file=sys.stderr)
 
     if isinstance(data, str):
-        given = {"data": {"name": data}, "model": split, "solver": solver, "engine": engine}
+        given = {
+            "data": {"name": data},
+            "model": split if model is None else {"name": "own"} | split,
+            "solver": solver,
+            "engine": engine,
+        }
         named = replace(experiment.resolve(given), algorithm=chosen)
         if model is None:
-            return execute(experiment.plan(named), target, resume=resume, show=progress, warn=warn)
+            return execute(experiment.plan(named, loss=loss), target, resume=resume, show=progress, warn=warn)
         clients, rule, options, run = experiment.federation(named.data), named.model, named.solver, named.engine
     else:
         clients, rule = data, ModelSettings(**split)

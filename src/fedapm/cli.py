@@ -135,7 +135,7 @@ def export(
     from fedapm.export import export_model
 
     count = export_model(folder, client, out, view)
-    Console().print(f"{out}: {count} tensors of client {client}.", highlight=False)
+    Console().print(f"{out}: {count} tensors of client {client}.", highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command(name="list")
@@ -167,7 +167,7 @@ def main() -> None:
 
         torch.set_num_threads(1)
     try:
-        app(standalone_mode=False)
+        app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except Interrupted as stop:
         _fail(str(stop), 130)
     except (KeyboardInterrupt, click.Abort):
@@ -198,7 +198,7 @@ def _show(folder: Path, report_path: Path, as_json: bool) -> None:
 
     console = _console()
     console.print(summary(rows))
-    console.print(f"Report: {report_path}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {report_path}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _console() -> Console:

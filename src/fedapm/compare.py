@@ -29,6 +29,9 @@ def plans(methods: Sequence[str], seeds: Sequence[int], *layers: Mapping[str, An
         if len(set(items)) != len(items):
             raise FedapmError(f"a {what} is named twice in the comparison.")
     given = merged(*layers)
+    for name in ("algorithm", *METHODS, *PRESETS):
+        if not isinstance(given.get(name, {}), Mapping):
+            raise FedapmError(f"{name!r} should be a table, as in [{name}].")
     _check_hyperparameters(methods, given)
     shared = {k: v for k, v in given.items() if k != "algorithm" and k not in METHODS | PRESETS}
     return [
@@ -61,9 +64,12 @@ def run_all(experiments: Sequence[Experiment], out: Path, *, show: bool, warn: W
     for settings in experiments:
         folder = run_folder(out, settings.algorithm.name, settings.engine.seed)
         prepared.append((folder, experiment.plan(settings, clients)))
-    for folder, plan in prepared:
-        if is_run(folder) and load_run(folder).complete:
+    finished = [is_run(folder) and load_run(folder).complete for folder, _ in prepared]
+    for (folder, plan), done in zip(prepared, finished, strict=True):
+        if done:
             _check_same(folder, plan)
+    for (folder, plan), done in zip(prepared, finished, strict=True):
+        if done:
             continue
         try:
             execute(plan, folder, resume=True, show=show, warn=warn)

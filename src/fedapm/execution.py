@@ -55,6 +55,7 @@ class Plan:
             "method": self.algorithm.name,
             "label": self.algorithm.label,
             "seed": self.problem.seed,
+            "views": list(self.algorithm.views),
             "rounds": self.schedule.rounds,
             "data": self.problem.federation.name,
             "model": type(network.module).__name__,
@@ -115,7 +116,10 @@ class Result:
 
     def state_dict(self, client: int | str, view: str | None = None) -> dict[str, Tensor]:
         """A client's whole model as a plain state dict: shared, personal and frozen parameters and buffers."""
-        position = self.federation.position(client)
+        return self.state_at(self.federation.position(client), view)
+
+    def state_at(self, position: int, view: str | None = None) -> dict[str, Tensor]:
+        """The state dict of the client at a position, whatever its id."""
         problem, algorithm = self.plan.problem, self.plan.algorithm
         down = algorithm.broadcast(self.progress.server)
         kept = self.progress.store.get(position)
@@ -190,7 +194,7 @@ def write_models(folder: Path, result: Result) -> None:
             suffix = "" if len(views) == 1 else f"-{view}"
             path = folder / MODELS / f"client-{position:04d}{suffix}.safetensors"
             about = {"client": client.id, "method": result.plan.algorithm.name, "round": result.progress.round}
-            write_tensors(path, result.state_dict(position, view), about)
+            write_tensors(path, result.state_at(position, view), about)
 
 
 def _resume(out: Path, plan: Plan, loop: Loop, memory: Memory, warn: Warn) -> Progress | None:

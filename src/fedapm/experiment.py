@@ -13,6 +13,7 @@ from fedapm.engine.problem import Problem, Weighting
 from fedapm.engine.sampling import Sampling
 from fedapm.errors import FedapmError
 from fedapm.execution import Plan
+from fedapm.network import Loss
 from fedapm.settings import DataSettings, EngineSettings, Experiment, merged
 
 
@@ -23,7 +24,10 @@ def resolve(*layers: Mapping[str, Any]) -> Experiment:
     name = table.get("name", DataSettings.name) if isinstance(table, Mapping) else DataSettings.name
     defaults = merged(data_set(str(name)).defaults)
     model = given.get("model", {})
-    if isinstance(model, Mapping) and {"preset", "personal", "shared", "name"} & model.keys():
+    own = defaults["model"].get("name")
+    if isinstance(model, Mapping) and (
+        {"preset", "personal", "shared"} & model.keys() or model.get("name", own) != own
+    ):
         # a user who says what is personal, or takes another network, does not mean the data set's own preset
         defaults["model"].pop("preset", None)
     return Experiment.from_tables(merged(defaults, given))
@@ -49,7 +53,7 @@ def schedule(engine: EngineSettings) -> Schedule:
     return Schedule(engine.rounds, Sampling(engine.fraction, engine.count), engine.evaluate_every, engine.stationarity)
 
 
-def plan(experiment: Experiment, clients: Federation | None = None) -> Plan:
+def plan(experiment: Experiment, clients: Federation | None = None, loss: Loss | None = None) -> Plan:
     """A run that is ready to start; the federation can be given where it has been read already."""
     clients = clients or federation(experiment.data)
     if experiment.model.name is None:
@@ -62,6 +66,7 @@ def plan(experiment: Experiment, clients: Federation | None = None) -> Plan:
         experiment.model.rule,
         adapt=experiment.algorithm.adapt,
         solver=experiment.solver,
+        loss=loss,
         weighting=Weighting(engine.weights, engine.units),
         seed=engine.seed,
         rounds=engine.rounds,

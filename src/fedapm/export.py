@@ -16,11 +16,16 @@ def export_model(folder: Path, client: str, out: Path, view: str | None = None) 
     if client not in ids:
         raise FedapmError(f"{folder} has no client {client!r}; {did_you_mean(client, ids)}")
     stem = f"client-{ids.index(client):04d}"
-    stored = {p.stem.removeprefix(stem).removeprefix("-"): p for p in (folder / MODELS).glob(f"{stem}*.safetensors")}
+    stored = {
+        path.stem.removeprefix(stem).removeprefix("-"): path
+        for pattern in (f"{stem}.safetensors", f"{stem}-*.safetensors")
+        for path in (folder / MODELS).glob(pattern)
+    }
     if not stored:
         why = "its models were not saved" if run.complete else "the run is not complete; finish it with --resume"
         raise FedapmError(f"{folder} holds no model of client {client}: {why}.")
-    chosen = view if view is not None else next(iter(sorted(stored)))
+    first = str(run.info.get("views", [""])[0])
+    chosen = view if view is not None else first if first in stored else next(iter(sorted(stored)))
     if chosen not in stored:
         raise FedapmError(f"there is no model {chosen!r} of client {client}; {did_you_mean(chosen, stored)}")
     if out.exists():

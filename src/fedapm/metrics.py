@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapm.errors import FedapmError
+
 Score = float | None
 Losses = frozenset({"train_loss", "test_loss"})
 
@@ -18,6 +20,13 @@ def classification(logits: Tensor, targets: Tensor) -> dict[str, Score]:
     """Accuracy, weighted F1 and macro one-vs-rest AUC of some predictions; None where a score does not exist."""
     if len(targets) == 0:
         return {"accuracy": None, "f1": None, "auc": None}
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        # one score a sample is the log-odds of class 1
+        logits = torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], 1)
+    if (highest := int(targets.max())) >= logits.shape[1]:
+        raise FedapmError(
+            f"the network gives {logits.shape[1]} scores, but there is a class {highest} ({highest + 1} classes)."
+        )
     if not bool(torch.isfinite(logits).all()):
         return {"accuracy": 0.0, "f1": 0.0, "auc": None}
     scores, truth = logits.detach().cpu().double(), targets.cpu()

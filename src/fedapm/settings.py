@@ -168,7 +168,12 @@ def merged(*layers: Mapping[str, Any]) -> Tables:
                 continue
             if name == "algorithm" and "name" in table and below.get("name", FedAPM.name) != table["name"]:
                 below = {}
-            result[name] = {**below, **table}
+            both = {
+                k: {**below[k], **v}
+                for k, v in table.items()
+                if isinstance(v, Mapping) and isinstance(below.get(k), Mapping)
+            }
+            result[name] = {**below, **table, **both}
     return result
 
 

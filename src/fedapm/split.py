@@ -8,7 +8,7 @@ client keeps its own and they are never sent or averaged.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -27,14 +27,18 @@ class Split:
     shared: tuple[str, ...]
     personal: tuple[str, ...]
     frozen: tuple[str, ...] = ()
+    order: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """All names as the network has them."""
 
     def scoped(self, scope: Scope) -> Split:
         """The blocks as a method sees them: split as given, all shared, or nothing shared."""
         if scope == "split":
             return self
         # the network's own order, so that a vector looks the same whichever block it is
-        trained = self.shared + self.personal
-        return Split(trained, (), self.frozen) if scope == "whole" else Split((), trained, self.frozen)
+        either = {*self.shared, *self.personal}
+        trained = tuple(n for n in self.order or self.shared + self.personal if n in either)
+        shared, personal = (trained, ()) if scope == "whole" else ((), trained)
+        return Split(shared, personal, self.frozen, self.order)
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class SplitRule:
             else:
                 owner[name] = rest
         blocks = {r: tuple(n for n in parameters if owner[n] == r) for r in roles}
-        return Split(**blocks)
+        return Split(**blocks, order=tuple(parameters))
 
 
 def stage(network: nn.Module, name: str) -> tuple[str, ...]:

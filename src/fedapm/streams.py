@@ -16,7 +16,7 @@ import torch
 
 def key(seed: int, purpose: str, *ids: int | str) -> int:
     """A 63-bit number that is as good as unique for this key."""
-    text = "\x1f".join([str(seed), purpose, *map(str, ids)])
+    text = "\x1f".join([str(seed), purpose, *(repr(part) if isinstance(part, str) else str(part) for part in ids)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 

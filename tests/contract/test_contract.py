@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedapm.algorithm import State, Total
-from fedapm.algorithms import METHODS, hyperparameters
+from fedapm.algorithms import METHODS, PRESETS, hyperparameters
 from fedapm.data import Dirichlet, Federation
 from fedapm.data.digits import federation
 from fedapm.engine import checkpoint
@@ -24,7 +24,9 @@ from fedapm.solver import Solver
 from fedapm.split import SplitRule
 from fedapm.vec import Vec
 
-pytestmark = pytest.mark.parametrize("name", list(METHODS))
+KINDS = METHODS | PRESETS
+
+pytestmark = pytest.mark.parametrize("name", list(KINDS))
 
 CLIENTS = 5
 
@@ -32,7 +34,7 @@ CLIENTS = 5
 class Busy(nn.Module):
     """Everything that makes trouble: batch norm, dropout, a frozen layer, an unused parameter."""
 
-    stages: ClassVar = {"head": ("head",)}
+    stages: ClassVar = {"head": ("head",), "output": ("head",), "input": ("norm",)}
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +55,7 @@ def clients() -> Federation:
 
 
 def make(clients, name, model=DigitsNet, rule=None, seed=0, **solver):
-    method = METHODS[name]()
+    method = KINDS[name]()
     settings = Solver(**({"lr": 0.1, "epochs": 1, "batch_size": 20} | solver))
     rule = rule or SplitRule(preset="output")
     problem = Problem(clients, model, rule, adapt=method.adapt, solver=settings, seed=seed, rounds=3)
@@ -125,7 +127,7 @@ def test_what_trains_moves_and_what_does_not_stays(clients, name):
     for k, view in itertools.product(range(CLIENTS), method.views):
         u, v = method.model(down, progress.store.get(k).state, view)
         start = problem.u0 | problem.start(k).v0
-        for block, now in (("shared", u), ("personal", v)):
+        for block, now in (("shared", u.without(network.split.frozen)), ("personal", v)):
             assert set(now) == set(getattr(network.split, block))
             for parameter, tensor in now.items():
                 moved = not torch.equal(tensor, start[parameter])
@@ -237,7 +239,7 @@ def test_bytes_are_those_of_the_messages(clients, name):
 
 
 def test_hyperparameters_are_described_and_bad_ones_refused(clients, name):
-    kind = METHODS[name]
+    kind = KINDS[name]
     assert kind.__doc__
     assert kind.label
     assert isinstance(hyperparameters(kind), dict)

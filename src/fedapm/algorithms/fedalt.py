@@ -28,6 +28,10 @@ class FedAlt(Averaging):
     epochs_v: int | None = None
     """Epochs of the personal phase; the solver's if not given."""
 
+    def __post_init__(self) -> None:
+        if (self.lr_v is not None and self.lr_v <= 0) or (self.epochs_v is not None and self.epochs_v < 0):
+            raise ValueError(f"algorithm.lr_v = {self.lr_v}, algorithm.epochs_v = {self.epochs_v}: out of range.")
+
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """A client keeps its personal part."""
         del u0

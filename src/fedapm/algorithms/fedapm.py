@@ -46,7 +46,15 @@ class FedAPM(Algorithm):
     """Cap on epochs under the ξ-rule."""
 
     def __post_init__(self) -> None:
-        for field, good in {"rho": self.rho >= 0, "sigma": self.sigma >= 0, "mu": 0 < self.mu < 1}.items():
+        for field, good in {
+            "rho": self.rho >= 0,
+            "sigma": self.sigma >= 0,
+            "mu": 0 < self.mu < 1,
+            "lr_v": self.lr_v is None or self.lr_v > 0,
+            "epochs_v": self.epochs_v is None or self.epochs_v >= 0,
+            "xi": self.xi is None or self.xi >= 0,
+            "max_epochs": self.max_epochs >= 0,
+        }.items():
             if not good:
                 raise ValueError(f"algorithm.{field} = {getattr(self, field)} is out of range.")
 

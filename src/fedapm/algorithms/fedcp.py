@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedapm.algorithm import Reply, State
 from fedapm.algorithms.averaging import Averaging
-from fedapm.algorithms.heads import Conditional
+from fedapm.algorithms.heads import Conditional, require_classes
 from fedapm.split import Split
 from fedapm.task import Task
 from fedapm.vec import Vec
@@ -46,7 +46,7 @@ class FedCP(Averaging):
         policy, personal, anchor = (
             tuple(n for n in names if n.startswith(f"{part}.")) for part in ("policy", "personal_head", "anchor")
         )
-        return wide, Split(split.shared + split.personal + policy, personal, split.frozen + anchor)
+        return wide, Split(split.scoped("whole").shared + policy, personal, split.frozen + anchor)
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """A client keeps its head."""
@@ -55,16 +55,20 @@ class FedCP(Averaging):
 
     def client(self, down: State, s: State, task: Task) -> Reply:
         """Train all but the global head; send in its place the middle between it and the personal one."""
+        require_classes(task, self.label)
         wide = task.network.module
         assert isinstance(wide, Conditional)
         names = wide.head_parameters()
         trained = down.u.without(names)
-        anchor = Vec({f"anchor.{n}": t for n, t in down.u.items() if not n.startswith("policy.")})
-        w = task.minimise(trained | s.p, given=down.u.only(names) | anchor, loss=self.loss)
+        w = task.minimise(trained | s.p, given=down.u.only(names) | self.anchor(down.u), loss=self.loss)
         u, p = w.only(trained), w.only(s.p)
         mine = Vec({n: p[n.replace(wide.head_name, "personal_head", 1)] for n in names})
         sent = (u | 0.5 * (mine + down.u.only(names))).only(down.u)
         return Reply(self.upload(sent, down.u, task), s.replace(p=p), sent)
+
+    def anchor(self, u: Vec) -> Vec:
+        """The global network as it was broadcast, for the frozen copy."""
+        return Vec({f"anchor.{n}": t for n, t in u.items() if not n.startswith("policy.")})
 
     def loss(self, outputs: tuple[Tensor, Tensor, Tensor], targets: Tensor) -> Tensor:
         """Cross-entropy plus λ·MMD²."""
@@ -74,7 +78,7 @@ class FedCP(Averaging):
     def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
         """The shared trunk, policy and head with the client's head."""
         del view
-        return down.u, s.p
+        return down.u | self.anchor(down.u), s.p
 
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:

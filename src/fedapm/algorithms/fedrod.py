@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from fedapm.algorithm import Reply, State
 from fedapm.algorithms.averaging import Averaging
-from fedapm.algorithms.heads import TwoHeads
+from fedapm.algorithms.heads import TwoHeads, require_classes
 from fedapm.split import Split
 from fedapm.task import Task
 from fedapm.vec import Vec
@@ -33,7 +33,7 @@ class FedRoD(Averaging):
         """Everything is shared but an added head."""
         wide = TwoHeads(network, self.label)
         personal = tuple(n for n, _ in wide.named_parameters() if n.startswith("personal_head."))
-        return wide, Split(split.shared + split.personal, personal, split.frozen)
+        return wide, Split(split.scoped("whole").shared, personal, split.frozen)
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """A client keeps its head."""
@@ -42,6 +42,7 @@ class FedRoD(Averaging):
 
     def client(self, down: State, s: State, task: Task) -> Reply:
         """Both at once: the personal head's loss does not reach what is shared."""
+        require_classes(task, self.label)
         w = task.minimise(down.u | s.p, loss=self.loss(task))
         u, p = w.only(down.u), w.only(s.p)
         return Reply(self.upload(u, down.u, task), s.replace(p=p), u)

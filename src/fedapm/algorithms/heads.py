@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedapm.errors import FedapmError
+from fedapm.task import Task
 
 
 class Headed(nn.Module):
@@ -61,14 +62,20 @@ class Headed(nn.Module):
         return self
 
 
+def require_classes(task: Task, method: str) -> None:
+    """Refuse targets that are not classes, for methods whose losses are about classes."""
+    if not task.train.classified:
+        raise FedapmError(f"{method} is a method for classification, but the targets are quantities.")
+
+
 class TwoHeads(Headed):
     """FedRoD's network: the generic head, and a personal head added to it."""
 
     def __init__(self, network: nn.Module, method: str) -> None:
         super().__init__(network, method)
         self.personal_head = deepcopy(self.own_head)
-        nn.init.zeros_(self.personal_head.weight)
-        nn.init.zeros_(self.personal_head.bias)
+        for parameter in self.personal_head.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Both heads together; in training also the generic one alone, as (generic, both)."""

@@ -56,7 +56,7 @@ DATA_SETS: dict[str, DataSet] = {
         "CIFAR-10, 60,000 pictures of ten classes; needs --data-root",
         {
             "model": {"name": "cnn", "preset": "output"},
-            "solver": {"lr": 0.05},
+            "solver": {"lr": 0.1, "lr_schedule": "exponential", "lr_decay": 0.96, "weight_decay": 0.001},
             "engine": {"evaluate_every": 5},
         },
     ),

@@ -50,6 +50,9 @@ class Federation:
             seen.add(client.id)
             if len(client.train) == 0:
                 raise FedapmError(f"client {client.id} has no training data; leave it out or give it some.")
+            if client.train.classified and int(client.train.targets.min()) < 0:
+                lowest = int(client.train.targets.min())
+                raise FedapmError(f"client {client.id} has the class {lowest}; classes are numbered from 0.")
             for part, samples in (("training", client.train), ("test", client.test)):
                 for values in (*samples.inputs, samples.targets):
                     if values.is_floating_point() and not bool(torch.isfinite(values).all()):
@@ -108,11 +111,7 @@ class Federation:
                 raise FedapmError(f"there are {len(samples)} samples but {count} client ids.")
         made = []
         for position, (client, index) in enumerate(parts.items()):
-            if len(index) < 2:
-                raise FedapmError(
-                    f"client {client} has {len(index)} sample(s), too few to train and test; leave it out or use "
-                    "fewer clients."
-                )
+            _check_enough(client, len(index))
             stream = numpy_stream(seed, "test split", position)
             train, test = split_test(index, labels, samples.classified, test_fraction, stream)
             made.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(test)]))
@@ -143,6 +142,8 @@ class Federation:
                     raise FedapmError(f"client {client} has training data but no test data.")
                 made.append(ClientData(client, samples, _same_kind(_samples(*test_of[client]), samples, client)))
                 continue
+            if len(samples):
+                _check_enough(client, len(samples))
             index = np.arange(len(samples))
             stream = numpy_stream(seed, "test split", position)
             first, second = split_test(index, samples.targets.numpy(), samples.classified, test_fraction, stream)
@@ -192,7 +193,19 @@ def split_test(
 
 def _named(clients: Mapping[Any, Any] | Sequence[Any]) -> dict[str, Any]:
     items = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
-    return {str(k): v for k, v in items}
+    named: dict[str, Any] = {}
+    for key, value in items:
+        if str(key) in named:
+            raise FedapmError(f"two clients are called {str(key)!r}; give each its own id.")
+        named[str(key)] = value
+    return named
+
+
+def _check_enough(client: str, count: int) -> None:
+    if count < 2:
+        raise FedapmError(
+            f"client {client} has {count} sample(s), too few to train and test; leave it out or use fewer clients."
+        )
 
 
 def _same_kind(test: Samples, train: Samples, client: str) -> Samples:
@@ -230,5 +243,8 @@ def _read(dataset: Dataset[Any], client: str) -> tuple[tuple[Tensor, ...], Tenso
         raise FedapmError(f"client {client} has no training data; leave it out or give it some.")
     if not isinstance(rows[0], (tuple, list)) or len(rows[0]) < 2:
         raise FedapmError(f"client {client}: its dataset should give (x, y) pairs.")
-    columns = [torch.stack([torch.as_tensor(row[k]) for row in rows]) for k in range(len(rows[0]))]
+    columns = [
+        torch.stack([row[k] for row in rows]) if isinstance(rows[0][k], Tensor) else _tensor([row[k] for row in rows])
+        for k in range(len(rows[0]))
+    ]
     return tuple(columns[:-1]), columns[-1]

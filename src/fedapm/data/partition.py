@@ -58,7 +58,8 @@ class Dirichlet(Partitioner):
 
     def deal(self, labels: Index, stream: np.random.Generator) -> list[Index]:
         """Cut every shuffled class at random proportions."""
-        if self.concentration <= 0:
+        _one_class_each(labels)
+        if not 0 < self.concentration < float("inf"):
             raise FedapmError(f"the concentration must be positive, not {self.concentration}.")
         if self.minimum * self.clients > len(labels):
             raise FedapmError(
@@ -91,6 +92,7 @@ class Shards(Partitioner):
 
     def deal(self, labels: Index, stream: np.random.Generator) -> list[Index]:
         """Deal shards of the sorted samples."""
+        _one_class_each(labels)
         if self.shards < 1:
             raise FedapmError(f"a client needs at least one shard, not {self.shards}.")
         count = self.clients * self.shards
@@ -102,10 +104,18 @@ class Shards(Partitioner):
         return [np.concatenate([pieces[k] for k in hand]) for hand in hands]
 
 
+def _one_class_each(labels: Index) -> None:
+    if labels.ndim != 1:
+        raise FedapmError("a partition by label skew needs one class a sample; use IID for other targets.")
+
+
 def by_id(ids: Sequence[Any] | Index) -> dict[str, Index]:
     """The samples of each client, given a column that names each sample's client."""
     column = np.asarray(ids)
     if column.ndim != 1:
         raise FedapmError(f"the column of client ids must have one dimension, not {column.ndim}.")
-    values, inverse = np.unique(column, return_inverse=True)
+    try:
+        values, inverse = np.unique(column, return_inverse=True)
+    except TypeError:
+        raise FedapmError("the column of client ids mixes kinds or has gaps (None); give every sample an id.") from None
     return {str(value): np.flatnonzero(inverse == k) for k, value in enumerate(values)}

@@ -149,7 +149,16 @@ def default_loss(federation: Federation) -> Loss:
     """Cross-entropy for classes, mean squared error for quantities."""
     if federation[0].train.classified:
         return nn.functional.cross_entropy
-    return nn.functional.mse_loss
+    return squared_error
+
+
+def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean squared error; targets in a row stand for outputs in a column, nothing is ever broadcast."""
+    if outputs.numel() != targets.numel():
+        raise FedapmError(
+            f"the network gives outputs of shape {tuple(outputs.shape)} for targets of {tuple(targets.shape)}."
+        )
+    return nn.functional.mse_loss(outputs, targets.reshape(outputs.shape))
 
 
 def _factory(model: Model) -> tuple[Callable[[ClientData], nn.Module], bool]:
@@ -172,7 +181,7 @@ def _factory(model: Model) -> tuple[Callable[[ClientData], nn.Module], bool]:
         module = make(client) if per_client else make()
         if not isinstance(module, nn.Module):
             raise FedapmError(f"the model function gave a {type(module).__name__}, not an nn.Module.")
-        return module
+        return deepcopy(module)
 
     return checked, per_client
 
@@ -183,7 +192,31 @@ def _architecture(network: Network) -> str:
     frozen = hashlib.sha256()
     for tensor in network.read(network.split.frozen).values():
         frozen.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return repr((type(network.module), str(network.module), shapes, network.split, frozen.hexdigest()))
+    return repr(
+        (
+            type(network.module),
+            str(network.module),
+            shapes,
+            network.split,
+            frozen.hexdigest(),
+            _attributes(network.module),
+        )
+    )
+
+
+def _attributes(module: nn.Module) -> str:
+    """Equal for modules whose plain attributes are; an attribute that cannot be written down is like nothing else."""
+    usual = vars(nn.Module()).keys()
+    plain = [{k: v for k, v in vars(part).items() if k not in usual} for part in module.modules()]
+    return repr(plain) if all(map(_written_whole, plain)) else str(id(module))
+
+
+def _written_whole(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_written_whole, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_written_whole, value))
+    return value is None or isinstance(value, (bool, int, float, str, bytes)) or inspect.isroutine(value)
 
 
 def _device(name: str | torch.device) -> torch.device:

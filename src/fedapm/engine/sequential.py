@@ -65,10 +65,11 @@ def check_classes(client: str, outputs: Tensor, *parts: Samples) -> None:
     if outputs.dim() != 2 or outputs.shape[1] < 2:
         return
     for part in parts:
-        if part.classified and len(part) and int(part.targets.max()) >= outputs.shape[1]:
+        top = int(part.targets.max()) if part.classified and len(part) else -1
+        if top >= outputs.shape[1]:
             raise FedapmError(
-                f"client {client} has samples of class {int(part.targets.max())}, but its network has only "
-                f"{outputs.shape[1]} outputs (classes count from 0)."
+                f"client {client} has samples of class {top}, which takes {top + 1} outputs, but its network has "
+                f"{outputs.shape[1]}."
             )
 
 

@@ -1,0 +1,84 @@
+"""What the documentation shows is run: examples, commands and generated pages."""
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+with warnings.catch_warnings():
+    # typer 0.20 asks click 8.5 for a name that click means to drop
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from typer.main import get_command
+
+    from fedapm import cli
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a language on a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of every fedapm command shown on a page."""
+    shown = [line.strip().removeprefix("$ ") for block in blocks(page, "console") for line in block.splitlines()]
+    words = [shlex.split(line.split(" & ")[0], comments=True) for line in shown if line.startswith("fedapm ")]
+    return [line[1:] for line in words]
+
+
+def run_file(text: str, folder: Path) -> dict:
+    """Run a text as a file of its own, in a folder of its own."""
+    path = folder / "shown.py"
+    path.write_text(text, "utf-8")
+    return runpy.run_path(str(path), run_name="shown")
+
+
+def test_the_example_of_a_method_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (example,) = blocks(ROOT / "docs" / "how-to" / "add-a-method.md", "python")
+    found = run_file(example, tmp_path)
+    accuracy = found["result"].history["accuracy"]
+    assert accuracy.iloc[-1] > accuracy.iloc[0] + 0.2
+    assert found["without"].progress.server.u.equal(found["plain"].progress.server.u)
+    assert not found["result"].progress.server.p.equal(found["result"].progress.server.p.zeros())
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/own-data.md", "docs/how-to/split-a-network.md"])
+def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = blocks(ROOT / page, "python")
+    assert shown
+    run_file("\n".join(shown), tmp_path)
+
+
+def test_the_generated_pages_are_up_to_date():
+    check = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_on_all_pages_parse():
+    shown = [line for page in PAGES for line in commands(page) if not line[0].startswith("-")]
+    assert len(shown) > 20
+    known = get_command(cli.app).commands
+    for name, *arguments in shown:
+        known[name].make_context(name, arguments)
+
+
+def test_the_commands_of_the_readme_work_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = commands(README)
+    assert {line[0] for line in shown} == {"list", "run", "compare", "report", "export"}
+    for line in shown:
+        tiny = ["--rounds", "1", "--set", "data.clients=4"] if line[0] in ("run", "compare") else []
+        cli.app([*line, *tiny], standalone_mode=False)
+    assert (tmp_path / "runs" / "several" / "report.html").is_file()
+    assert (tmp_path / "client-3.safetensors").is_file()
