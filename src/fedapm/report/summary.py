@@ -197,11 +197,17 @@ def _last_drift(run: Run) -> float | None:
 
 def _mark_best(rows: list[SummaryRow]) -> list[SummaryRow]:
     for column in COLUMNS:
-        best = clear_best([row.cell(column).values for row in rows], column.higher_is_better)
+        best = clear_best([_contending(row, column) for row in rows], column.higher_is_better)
         if best is not None and rows[best].whole:
             marked: dict[str, Any] = {column.field: replace(rows[best].cell(column), best=True)}
             rows[best] = replace(rows[best], **marked)
     return rows
+
+
+def _contending(row: SummaryRow, column: Column) -> Mapping[int, float]:
+    """A method that sends nothing is not the best at sending little: it does not take part."""
+    values = row.cell(column).values
+    return {} if column.field == "megabytes" and not any(values.values()) else values
 
 
 def _rank(mean: float | None, column: Column) -> float:
