@@ -53,15 +53,9 @@ def run(
     from fedapm.execution import execute
     from fedapm.report import write_report
 
-    given = _layers(
-        config,
-        {
-            "data": {"name": data, "root": data_root and str(data_root)},
-            "algorithm": {"name": algorithm},
-            "engine": {"rounds": rounds, "seed": seed, "device": device},
-        },
-        assign,
-    )
+    common = _common(data, data_root, rounds, device)
+    own: Tables = {"algorithm": {"name": algorithm}, "engine": {"seed": seed}}
+    given = _layers(config, assign, common, own)
     plan = experiment.plan(experiment.resolve(*given))
     try:
         execute(plan, out, resume=resume, warn=_warn)
@@ -91,14 +85,7 @@ def compare(
     from fedapm.algorithms import METHODS
     from fedapm.report import write_report
 
-    given = _layers(
-        config,
-        {
-            "data": {"name": data, "root": data_root and str(data_root)},
-            "engine": {"rounds": rounds, "device": device},
-        },
-        assign,
-    )
+    given = _layers(config, assign, _common(data, data_root, rounds, device))
     names = list(METHODS) if methods == "all" else [n.strip() for n in methods.split(",") if n.strip()]
     try:
         numbers = [int(s) for s in seeds.split(",") if s.strip()]
@@ -180,10 +167,21 @@ def main() -> None:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", 2)
 
 
-def _layers(config: Path | None, options: dict[str, dict[str, Any]], assign: list[str] | None) -> list[Tables]:
-    given = {t: {k: v for k, v in table.items() if v is not None} for t, table in options.items()}
-    layers = [read_toml(config)] if config is not None else []
-    return [*layers, {t: table for t, table in given.items() if table}, *map(parse_assignment, assign or [])]
+def _common(data: str | None, root: Path | None, rounds: int | None, device: str | None) -> Tables:
+    return {
+        "data": {"name": data, "root": root and str(root)},
+        "engine": {"rounds": rounds, "device": device},
+    }
+
+
+def _layers(config: Path | None, assign: list[str] | None, *options: Tables) -> list[Tables]:
+    """The experiment file, then the options that were given, then what --set says."""
+    given = [{name: _given(table) for name, table in layer.items() if _given(table)} for layer in options]
+    return [*([read_toml(config)] if config is not None else []), *given, *map(parse_assignment, assign or [])]
+
+
+def _given(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value is not None}
 
 
 def _show(folder: Path, report_path: Path, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from fedapm import experiment
 from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
 from fedapm.errors import Diverged, FedapmError, did_you_mean
-from fedapm.execution import Plan, Warn, execute
+from fedapm.execution import WITHOUT_EFFECT, Plan, Warn, execute
 from fedapm.records import is_run, load_run
 from fedapm.settings import Experiment, differences, merged
 
@@ -79,6 +79,8 @@ def run_all(experiments: Sequence[Experiment], out: Path, *, show: bool, warn: W
 
 
 def _check_same(folder: Path, plan: Plan) -> None:
-    changed = differences(tomllib.loads(load_run(folder).config), plan.settings)
+    changed = {*differences(tomllib.loads(load_run(folder).config), plan.settings)} - WITHOUT_EFFECT
     if changed:
-        raise FedapmError(f"{folder} was run with other settings ({', '.join(changed)}); compare into another folder.")
+        raise FedapmError(
+            f"{folder} was run with other settings ({', '.join(sorted(changed))}); compare into another folder."
+        )

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 Warn = Callable[[str], None]
 
+WITHOUT_EFFECT = {"data.root", "engine.checkpoint_every", "engine.save_models"}
+"""Settings that may change when a run is resumed, because its results do not depend on them."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -203,7 +206,7 @@ def _resume(out: Path, plan: Plan, loop: Loop, memory: Memory, warn: Warn) -> Pr
         raise FedapmError(f"{out} has no {CONFIG}, so there is no knowing what to resume; use another folder.")
     remove_leftovers(out)
     old = tomllib.loads(config.read_text("utf-8"))
-    changed = differences(old, plan.settings)
+    changed = [setting for setting in differences(old, plan.settings) if setting not in WITHOUT_EFFECT]
     if "engine.rounds" in changed:
         before = old.get("engine", {}).get("rounds", 0)
         longer = plan.schedule.rounds > before

@@ -132,6 +132,13 @@ def test_resuming_with_other_settings_is_refused_and_changes_nothing(tmp_path):
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
 
 
+def test_what_does_not_change_results_may_change(tmp_path, straight):
+    out = tmp_path / "run"
+    execute(plan(rounds=5), out, show=False)
+    execute(plan(checkpoint_every=1), out, resume=True, show=False)
+    assert_same(out, straight)
+
+
 def test_a_finished_run_resumed_does_nothing(tmp_path, straight):
     out = tmp_path / "run"
     execute(plan(), out, show=False)
