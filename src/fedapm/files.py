@@ -65,7 +65,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> None:
     """Write tensors and a JSON note as safetensors, with a checksum over both."""
     stored = {n: t.detach().to("cpu", copy=True).contiguous() for n, t in tensors.items()}
-    note = json.dumps(about or {}, sort_keys=True)
+    note = json.dumps(about or {})
     # one key, because safetensors writes several in no fixed order and equal content should be equal bytes
     metadata = {"fedapm": json.dumps({"about": note, "sha256": _digest(stored, note)})}
     write_atomic(path, save(stored, metadata=metadata))
