@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ from fedapm import experiment
 from fedapm.algorithm import Algorithm
 from fedapm.algorithms import method
 from fedapm.data import Federation
-from fedapm.engine.problem import Model, Problem, Weighting
-from fedapm.execution import Plan, Result, execute
+from fedapm.engine.problem import Model
+from fedapm.execution import Result, execute
 from fedapm.network import Loss
 from fedapm.settings import EngineSettings, Experiment, ModelSettings, validated
 from fedapm.solver import Solver
 from fedapm.split import Preset
 
-SOLVER_KEYS = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "lr_schedule", "lr_decay")
+SOLVER_KEYS = {field.name for field in fields(Solver)}
 
 
 def train(
@@ -50,42 +50,23 @@ def train(
     engine = {k: v for k, v in settings.items() if k not in SOLVER_KEYS}
     patterns = {"personal": tuple(personal), "shared": tuple(shared), "frozen": tuple(frozen), "preset": preset}
     split: dict[str, Any] = {k: v for k, v in patterns.items() if v}
-    target = Path(out) if out is not None else None
-
-    def warn(message: str) -> None:
-        print(f"fedapm: {message}", file=sys.stderr)
-
+    clients = None if isinstance(data, str) else data
     if isinstance(data, str):
-        given = {
-            "data": {"name": data},
-            "model": split if model is None else {"name": "own"} | split,
-            "solver": solver,
-            "engine": engine,
-        }
-        named = replace(experiment.resolve(given), algorithm=chosen)
-        if model is None:
-            return execute(experiment.plan(named, loss=loss), target, resume=resume, show=progress, warn=warn)
-        clients, rule, options, run = experiment.federation(named.data), named.model, named.solver, named.engine
-    else:
-        clients, rule = data, ModelSettings(**split)
-        options = validated(Solver, "solver", solver)
-        run = validated(EngineSettings, "engine", engine)
-    if model is None:
+        network = split if model is None else {"name": "own"} | split
+        tables = {"data": {"name": data}, "model": network, "solver": solver, "engine": engine}
+        run = replace(experiment.resolve(tables), algorithm=chosen)
+    elif model is None:
         raise TypeError("train() needs a model for a federation of your own data.")
-    problem = Problem(
-        clients,
-        model,
-        rule.rule,
-        adapt=chosen.adapt,
-        solver=options,
-        loss=loss,
-        weighting=Weighting(run.weights, run.units),
-        seed=run.seed,
-        rounds=run.rounds,
-        device=run.device,
-    )
-    tables = Experiment(algorithm=chosen, model=rule, solver=options, engine=run).tables()
-    tables["data"] = {"name": clients.name}
-    tables["model"] |= {"name": type(problem.network(0).module).__name__}
-    plan = Plan(problem, chosen, experiment.schedule(run), tables, run.checkpoint_every, run.save_models)
-    return execute(plan, target, resume=resume, show=progress, warn=warn)
+    else:
+        run = Experiment(
+            algorithm=chosen,
+            model=ModelSettings(**split),
+            solver=validated(Solver, "solver", solver),
+            engine=validated(EngineSettings, "engine", engine),
+        )
+    plan = experiment.plan(run, clients, model, loss)
+    return execute(plan, Path(out) if out is not None else None, resume=resume, show=progress, warn=_warn)
+
+
+def _warn(message: str) -> None:
+    print(f"fedapm: {message}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 from fedapm import models
 from fedapm.data import IID, Dirichlet, Federation, Partitioner, Shards, data_set
 from fedapm.engine.loop import Schedule
-from fedapm.engine.problem import Problem, Weighting
+from fedapm.engine.problem import Model, Problem, Weighting
 from fedapm.engine.sampling import Sampling
 from fedapm.errors import FedapmError
 from fedapm.execution import Plan
@@ -53,30 +53,39 @@ def schedule(engine: EngineSettings) -> Schedule:
     return Schedule(engine.rounds, Sampling(engine.fraction, engine.count), engine.evaluate_every, engine.stationarity)
 
 
-def plan(experiment: Experiment, clients: Federation | None = None, loss: Loss | None = None) -> Plan:
-    """A run that is ready to start; the federation can be given where it has been read already."""
+def plan(
+    experiment: Experiment, clients: Federation | None = None, model: Model | None = None, loss: Loss | None = None
+) -> Plan:
+    """A run that is ready to start, with the settings' data and network or with some of the user's own."""
+    settings = experiment.tables()
+    if clients is not None and model is not None:
+        settings["data"] = {"name": clients.name}
     clients = clients or federation(experiment.data)
-    if experiment.model.name is None:
-        raise FedapmError(f"say which network to train on {experiment.data.name} (model.name).")
-    make = models.factory(experiment.model.name, clients.classes, experiment.model.options)
-    engine = experiment.engine
     problem = Problem(
         clients,
-        make,
+        model or _network(experiment, clients),
         experiment.model.rule,
         adapt=experiment.algorithm.adapt,
         solver=experiment.solver,
         loss=loss,
-        weighting=Weighting(engine.weights, engine.units),
-        seed=engine.seed,
-        rounds=engine.rounds,
-        device=engine.device,
+        weighting=Weighting(experiment.engine.weights, experiment.engine.units),
+        seed=experiment.engine.seed,
+        rounds=experiment.engine.rounds,
+        device=experiment.engine.device,
     )
+    if model is not None:
+        settings["model"]["name"] = type(problem.network(0).module).__name__
     return Plan(
         problem,
         experiment.algorithm,
-        schedule(engine),
-        experiment.tables(),
-        engine.checkpoint_every,
-        engine.save_models,
+        schedule(experiment.engine),
+        settings,
+        experiment.engine.checkpoint_every,
+        experiment.engine.save_models,
     )
+
+
+def _network(experiment: Experiment, clients: Federation) -> Model:
+    if experiment.model.name is None:
+        raise FedapmError(f"say which network to train on {experiment.data.name} (model.name).")
+    return models.factory(experiment.model.name, clients.classes, experiment.model.options)
