@@ -56,7 +56,7 @@ def test_unknown_names_are_refused_with_the_nearest(tables: dict[str, Any], ment
         ("solver", "lr", "fast"),
         ("solver", "lr_schedule", "linear"),
         ("data", "partition", "random"),
-        ("data", "clients", None),
+        ("data", "shards", None),
         ("data", "root", 3),
         ("model", "personal", "head"),
         ("model", "personal", [1]),

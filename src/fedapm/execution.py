@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Warn = Callable[[str], None]
 
-WITHOUT_EFFECT = {"data.root", "engine.checkpoint_every", "engine.save_models"}
+WITHOUT_EFFECT = {"data.root", "data.cache", "engine.checkpoint_every", "engine.save_models"}
 """Settings that may change when a run is resumed, because its results do not depend on them."""
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedapm import models
-from fedapm.data import IID, Dirichlet, Federation, Partitioner, Shards, data_set
+from fedapm.data import IID, Dirichlet, Federation, Natural, Quantity, Rule, Shards, Source, data_set
 from fedapm.engine.loop import Schedule
 from fedapm.engine.problem import Model, Problem, Weighting
 from fedapm.engine.sampling import Sampling
@@ -15,6 +16,11 @@ from fedapm.errors import FedapmError
 from fedapm.execution import Plan
 from fedapm.network import Loss
 from fedapm.settings import DataSettings, EngineSettings, Experiment, merged
+from fedapm.streams import numpy_stream
+
+ROOT_VARIABLE = "FEDAPM_DATA_ROOT"
+DEFAULT_ROOT = Path("data")
+CLIENTS = 20
 
 
 def resolve(*layers: Mapping[str, Any]) -> Experiment:
@@ -33,19 +39,63 @@ def resolve(*layers: Mapping[str, Any]) -> Experiment:
     return Experiment.from_tables(merged(defaults, given))
 
 
+def source(data: DataSettings) -> Source:
+    """Where the data set's files and features are."""
+    return Source(
+        root=data_root(data.root),
+        image_encoder=data.image_encoder,
+        text_encoder=data.text_encoder,
+        cache=Path(data.cache).expanduser() if data.cache is not None else None,
+    )
+
+
+def data_root(given: str | None) -> Path | None:
+    """The folder of data sets: the one given, the one in FEDAPM_DATA_ROOT, or ``data`` here if it exists."""
+    if given is not None or ROOT_VARIABLE in os.environ:
+        return Path(given or os.environ[ROOT_VARIABLE]).expanduser()
+    return DEFAULT_ROOT if DEFAULT_ROOT.is_dir() else None
+
+
 def federation(data: DataSettings) -> Federation:
     """The clients and their data."""
-    root = Path(data.root).expanduser() if data.root is not None else None
-    return data_set(data.name).load(partitioner(data), root, data.test_fraction, data.seed)
+    known = data_set(data.name)
+    made = known.federation(source(data), rule(data), test_fraction=data.test_fraction, seed=data.seed)
+    return made.without(lacking(made, data)) if data.missing else made
 
 
-def partitioner(data: DataSettings) -> Partitioner:
-    """The rule that deals samples out."""
+def rule(data: DataSettings) -> Rule:
+    """How samples come to clients."""
+    if data.partition == "natural":
+        return Natural(data.clients, data.minimum)
+    clients = CLIENTS if data.clients is None else data.clients
     if data.partition == "iid":
-        return IID(data.clients)
+        return IID(clients)
     if data.partition == "shards":
-        return Shards(data.clients, data.shards)
-    return Dirichlet(data.clients, data.concentration, data.minimum)
+        return Shards(clients, data.shards)
+    if data.partition == "quantity":
+        return Quantity(clients, data.concentration, data.minimum)
+    return Dirichlet(clients, data.concentration, data.minimum)
+
+
+def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
+    """Which clients, by position, lack which modality. A drawn share never takes a client's last modality."""
+    left = {k: set(clients.modalities) for k in range(len(clients))}
+    found: dict[str, list[int]] = {}
+    for modality, who in data.missing.items():
+        if isinstance(who, list):
+            found[modality] = [clients.position(client) for client in who]
+        else:
+            if not 0 <= who <= 1:
+                raise FedapmError(f"data.missing.{modality} = {who} is not a share of clients between 0 and 1.")
+            order = numpy_stream(data.seed, "missing", modality).permutation(len(clients))
+            able = [int(k) for k in order if left[int(k)] != {modality}]
+            count = round(who * len(clients))
+            if count > len(able):
+                raise FedapmError(f"data.missing.{modality} = {who} would leave a client without any modality.")
+            found[modality] = sorted(able[:count])
+        for k in found[modality]:
+            left[k] -= {modality}
+    return found
 
 
 def schedule(engine: EngineSettings) -> Schedule:
@@ -88,4 +138,4 @@ def plan(
 def _network(experiment: Experiment, clients: Federation) -> Model:
     if experiment.model.name is None:
         raise FedapmError(f"say which network to train on {experiment.data.name} (model.name).")
-    return models.factory(experiment.model.name, clients.classes, experiment.model.options)
+    return models.factory(experiment.model.name, clients.classes, experiment.model.options, clients.shapes)

@@ -32,20 +32,28 @@ class DataSettings:
     """A data set that `fedapm list data` names."""
     root: str | None = None
     """Folder with the data set's published files, for those that are not bundled."""
-    partition: Literal["dirichlet", "iid", "shards"] = "dirichlet"
-    """How samples are dealt out to clients."""
-    clients: int = 20
-    """m, the number of clients."""
+    partition: Literal["dirichlet", "natural", "quantity", "shards", "iid"] = "dirichlet"
+    """How samples come to clients: by label skew, whose they are by nature, by size skew, by shards, or evenly."""
+    clients: int | None = None
+    """m, the number of clients; if not given 20, or with the natural partition as many as there are."""
     concentration: float = 0.5
-    """Dirichlet: small means each client sees few classes."""
+    """Dirichlet: small means each client sees few classes. Quantity: small means a few clients have most samples."""
     minimum: int = 10
-    """Dirichlet: fewest samples a client may get."""
+    """Dirichlet, quantity: fewest samples a client may get. Natural: who has fewer is left out."""
     shards: int = 2
     """Shards: how many each client gets."""
     test_fraction: float = 0.2
     """Share of each client's samples that is kept for testing."""
     seed: int = 0
-    """Decides the partition and the test split, apart from the run's own seed."""
+    """Decides the partition, the test split and who lacks what, apart from the run's own seed."""
+    missing: dict[str, float | list[str]] = field(default_factory=dict)
+    """Modalities that some clients lack: for each its share of clients, drawn by the seed, or the ids of clients."""
+    image_encoder: str = "efficientnet-lite0"
+    """What turns pictures into features, for data sets that need it: `efficientnet-lite0` or `mobilenet-v2`."""
+    text_encoder: str = "minilm"
+    """What turns text into features, for data sets that need it: `minilm` or `mobilebert`."""
+    cache: str | None = None
+    """Folder where features are kept; `fedapm-features` in the root if not given."""
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapm.data.dataset import DataSet, Pool, Source
+from fedapm.data.fetch import Archive, Origin
 from fedapm.errors import FedapmError
 
 FOLDER = "cifar-10-batches-bin"
 FILES = [*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]
 ROW = 1 + 3 * 32 * 32
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 MEAN = torch.tensor([0.4914, 0.4822, 0.4465])
 STD = torch.tensor([0.2470, 0.2435, 0.2616])
+
+
+class CIFAR10(DataSet):
+    """60,000 pictures of ten classes."""
+
+    name = "cifar10"
+    about = "CIFAR-10, 60,000 pictures of ten classes; needs --data-root"
+    origin = Origin(
+        page="https://www.cs.toronto.edu/~kriz/cifar.html",
+        licence="no licence stated; cite Krizhevsky 2009",
+        layout="cifar-10-batches-bin",
+        archives=(
+            Archive(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                "md5:c32a1d4ab5d03f1284b67883e8d87530",
+                FOLDER,
+            ),
+        ),
+    )
+    defaults = {
+        "model": {"name": "cnn", "preset": "output"},
+        "solver": {"lr": 0.1, "lr_schedule": "exponential", "lr_decay": 0.96, "weight_decay": 0.001},
+        "engine": {"evaluate_every": 5},
+    }
+
+    def read(self, source: Source) -> Pool:
+        """All pictures in the original order."""
+        pictures, classes = read(source.folder(self.name))
+        return Pool(classes, CLASSES, ("image",), inputs=(pictures,))
 
 
 def read(root: Path) -> tuple[Tensor, Tensor]:

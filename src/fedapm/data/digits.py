@@ -16,9 +16,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
+from fedapm.data.dataset import DataSet, Pool, Source
 from fedapm.data.federation import Federation
-from fedapm.data.partition import Partitioner
+from fedapm.data.partition import Natural, Partitioner, Rule
+from fedapm.errors import FedapmError
 from fedapm.streams import numpy_stream
 
 EXCHANGED_PAIRS = 2
@@ -26,12 +29,43 @@ CONTRAST = (0.7, 1.3)
 BRIGHTNESS = (-0.15, 0.15)
 
 
-def federation(partitioner: Partitioner, *, test_fraction: float, seed: int, shift: bool = True) -> Federation:
-    """The digits dealt out to sites; without the shift only the label skew is left."""
+class Digits(DataSet):
+    """The bundled data set."""
+
+    name = "digits"
+    about = "1,797 handwritten digits at 20 sites with scanners and code tables of their own; bundled"
+    defaults = {
+        "data": {"concentration": 2.0, "minimum": 20},
+        "model": {"name": "digits", "preset": "output"},
+        "solver": {"lr": 0.2, "batch_size": 10},
+    }
+
+    def read(self, source: Source) -> Pool:
+        """The pictures and what they show, before sites change them."""
+        del source
+        x, y = pictures()
+        classes = tuple(map(str, range(10)))
+        return Pool(torch.from_numpy(y), classes, ("image",), inputs=(torch.from_numpy(x),))
+
+    def federation(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
+        """The pictures dealt out to sites, as each site reads and codes them."""
+        del source
+        if isinstance(rule, Natural):
+            raise FedapmError("the samples of digits are nobody's by nature; choose another data.partition.")
+        return federation(rule, test_fraction=test_fraction, seed=seed)
+
+
+def pictures() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """All pictures, with pixels between 0 and 1, and the digits they show."""
     from sklearn.datasets import load_digits
 
     pixels, digits = load_digits(return_X_y=True)
-    x, y = (pixels / 16).astype(np.float32), digits.astype(np.int64)
+    return (pixels / 16).astype(np.float32), digits.astype(np.int64)
+
+
+def federation(partitioner: Partitioner, *, test_fraction: float, seed: int, shift: bool = True) -> Federation:
+    """The digits dealt out to sites; without the shift only the label skew is left."""
+    x, y = pictures()
     parts = partitioner(y, numpy_stream(seed, "partition"))
     sites = {}
     for site, index in enumerate(parts):

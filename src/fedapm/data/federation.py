@@ -38,9 +38,18 @@ class ClientData:
 class Federation:
     """Some clients and their data, the same for every method and seed."""
 
-    def __init__(self, clients: Iterable[ClientData], name: str = "own data") -> None:
+    def __init__(
+        self,
+        clients: Iterable[ClientData],
+        name: str = "own data",
+        *,
+        class_names: Sequence[str] = (),
+        modalities: Sequence[str] = (),
+    ) -> None:
         self.clients = list(clients)
         self.name = name
+        self.class_names = tuple(class_names)
+        self.modalities = tuple(modalities)
         if not self.clients:
             raise FedapmError("a federation needs at least one client.")
         seen: set[str] = set()
@@ -74,7 +83,54 @@ class Federation:
         targets = [t for c in self.clients for t in (c.train.targets, c.test.targets) if len(t)]
         if not self.clients[0].train.classified:
             return 0
-        return 1 + max(int(t.max()) for t in targets)
+        return max(len(self.class_names), 1 + max(int(t.max()) for t in targets))
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each input of one sample."""
+        return tuple(tuple(values.shape[1:]) for values in self.clients[0].train.inputs)
+
+    @property
+    def measured(self) -> bool:
+        """Whether the inputs are the values of every modality followed by their lengths."""
+        return bool(self.modalities) and len(self.clients[0].train.inputs) == 2 * len(self.modalities)
+
+    def has(self, client: int, modality: str) -> bool:
+        """Whether any of a client's samples has a modality."""
+        if not self.measured:
+            return modality in self.modalities
+        column = len(self.modalities) + self.modalities.index(modality)
+        data = self.clients[client]
+        return any(bool((part.inputs[column] > 0).any()) for part in (data.train, data.test))
+
+    def without(self, missing: Mapping[str, Iterable[int]]) -> Federation:
+        """The same federation where some clients (by position) lack some modalities.
+
+        What is missing has length 0 and values of zero, so that nothing of it is left for a network to see.
+        """
+        for modality in missing:
+            if modality not in self.modalities or not self.measured:
+                known = self.modalities if self.measured else ()
+                raise FedapmError(
+                    f"{self.name} has no modality {modality!r} that a client could lack; "
+                    f"{did_you_mean(modality, known) if known else 'all its inputs are always there.'}"
+                )
+        lacking = {modality: set(clients) for modality, clients in missing.items()}
+        made = []
+        for position, data in enumerate(self.clients):
+            gone = [m for m, clients in lacking.items() if position in clients]
+            if gone and len([m for m in self.modalities if self.has(position, m) and m not in gone]) == 0:
+                raise FedapmError(f"client {data.id} would have no modality left; leave it one.")
+            made.append(ClientData(data.id, self._blanked(data.train, gone), self._blanked(data.test, gone)))
+        return Federation(made, self.name, class_names=self.class_names, modalities=self.modalities)
+
+    def _blanked(self, samples: Samples, gone: Sequence[str]) -> Samples:
+        inputs = list(samples.inputs)
+        for modality in gone:
+            column = self.modalities.index(modality)
+            for k in (column, len(self.modalities) + column):
+                inputs[k] = torch.zeros_like(inputs[k])
+        return Samples(tuple(inputs), samples.targets)
 
     def position(self, client: int | str) -> int:
         """Where a client stands, given its id (or its position as a number)."""

@@ -59,13 +59,7 @@ class Dirichlet(Partitioner):
     def deal(self, labels: Index, stream: np.random.Generator) -> list[Index]:
         """Cut every shuffled class at random proportions."""
         _one_class_each(labels)
-        if not 0 < self.concentration < float("inf"):
-            raise FedapmError(f"the concentration must be positive, not {self.concentration}.")
-        if self.minimum * self.clients > len(labels):
-            raise FedapmError(
-                f"{self.clients} clients with at least {self.minimum} samples each need {self.minimum * self.clients} "
-                f"samples, but there are {len(labels)}."
-            )
+        _check_dirichlet(self.clients, self.concentration, self.minimum, len(labels))
         for _ in range(self.tries):
             parts: list[list[Index]] = [[] for _ in range(self.clients)]
             for value in np.unique(labels):
@@ -102,6 +96,64 @@ class Shards(Partitioner):
         pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
         hands = stream.permutation(count).reshape(self.clients, self.shards)
         return [np.concatenate([pieces[k] for k in hand]) for hand in hands]
+
+
+@dataclass(frozen=True)
+class Quantity(Partitioner):
+    """Quantity skew: clients of very different sizes and alike in their classes.
+
+    Sizes are proportions drawn from a Dirichlet distribution: a small ``concentration`` gives a few clients most of
+    the samples. Every client gets ``minimum`` samples first.
+    """
+
+    clients: int
+    concentration: float = 0.5
+    minimum: int = 10
+
+    def deal(self, labels: Index, stream: np.random.Generator) -> list[Index]:
+        """Cut the shuffled pack at random proportions."""
+        _check_dirichlet(self.clients, self.concentration, self.minimum, len(labels))
+        spare = len(labels) - self.minimum * self.clients
+        ends = np.round(np.cumsum(stream.dirichlet(np.full(self.clients, self.concentration))) * spare).astype(int)
+        cuts = ends[:-1] + self.minimum * np.arange(1, self.clients)
+        return list(np.split(stream.permutation(len(labels)), cuts))
+
+
+@dataclass(frozen=True)
+class Natural:
+    """Every sample stays with whose it is by nature: one client for each person, speaker or device.
+
+    Owners with fewer than ``minimum`` samples are left out. With ``clients`` only so many are taken, those whose ids
+    come first.
+    """
+
+    clients: int | None = None
+    minimum: int = 10
+
+    def __call__(self, owners: Sequence[Any] | Index | None) -> dict[str, Index]:
+        """The samples of each client, as sorted positions."""
+        if owners is None:
+            raise FedapmError("the samples of this data set are nobody's by nature; choose another data.partition.")
+        enough = {owner: part for owner, part in by_id(owners).items() if len(part) >= self.minimum}
+        if not enough:
+            raise FedapmError(f"nobody has {self.minimum} samples; use a smaller data.minimum.")
+        if self.clients is not None and not 1 <= self.clients <= len(enough):
+            raise FedapmError(f"{self.clients} clients were asked for, but there are {len(enough)} by nature.")
+        return dict(list(enough.items())[: self.clients])
+
+
+Rule = Partitioner | Natural
+"""How samples come to clients."""
+
+
+def _check_dirichlet(clients: int, concentration: float, minimum: int, samples: int) -> None:
+    if not 0 < concentration < float("inf"):
+        raise FedapmError(f"the concentration must be positive, not {concentration}.")
+    if minimum * clients > samples:
+        raise FedapmError(
+            f"{clients} clients with at least {minimum} samples each need {minimum * clients} samples, but there are "
+            f"{samples}."
+        )
 
 
 def _one_class_each(labels: Index) -> None:
