@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 import fedapm
 from fedapm import IID, Federation
 from fedapm.data import cifar10
 from fedapm.models import CNN
+from realdata import unpacked
 
 pytestmark = pytest.mark.real_data
 
@@ -23,22 +20,7 @@ pytestmark = pytest.mark.real_data
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data root with the published binary files."""
-    beside = Path(__file__).resolve().parents[1].parent / "shared" / "data"
-    source = Path(os.environ.get("FEDAPM_DATA", beside))
-    if (source / cifar10.FOLDER).is_dir():
-        return source
-    if not (source / "read.py").is_file():
-        pytest.skip(f"no CIFAR-10 here: {source} has neither {cifar10.FOLDER} nor read.py (set FEDAPM_DATA)")
-    # workers of one session have folders side by side; whoever comes first unpacks for all
-    together = (
-        tmp_path_factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else tmp_path_factory.getbasetemp()
-    )
-    folder, done = together / "cifar10", together / "cifar10-is-here"
-    with FileLock(together / "cifar10.lock"):
-        if not done.exists():
-            subprocess.run([sys.executable, source / "read.py", "cifar10", folder], check=True)
-            done.touch()
-    return folder
+    return unpacked("cifar10", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
