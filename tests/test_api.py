@@ -381,7 +381,7 @@ def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path) -> Non
 
 
 def test_a_run_interrupted_while_it_evaluates_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = QUICK | {"count": 3, "checkpoint_every": 0}
+    options = QUICK | {"count": 3, "checkpoint_every": 0, "engine": "sequential"}
     federation = blob_clients(6)
     whole = fedapm.train(federation, two_layers, **options)
     evaluate, asked = Sequential.evaluate, []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import fedapm
 from fedapm import IID, Federation
-from fedapm.data import cifar10
+from fedapm.data.cifar10 import CIFAR10
+from fedapm.data.dataset import Source
 from fedapm.models import CNN
 from realdata import unpacked
 
@@ -25,7 +28,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pictures(root: Path) -> tuple[Tensor, Tensor]:
-    return cifar10.read(root)
+    pool = CIFAR10().read(Source(root))
+    return pool.inputs[0], pool.targets
 
 
 def test_all_sixty_thousand_pictures_are_there(pictures: tuple[Tensor, Tensor]) -> None:
@@ -39,6 +43,26 @@ def test_all_sixty_thousand_pictures_are_there(pictures: tuple[Tensor, Tensor]) 
 def test_the_order_is_the_published_one(pictures: tuple[Tensor, Tensor]) -> None:
     assert pictures[1][:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3], "frog, truck, truck, deer, …"
     assert pictures[1][50_000:50_005].tolist() == [3, 8, 8, 0, 6], "the test batch: cat, ship, ship, airplane, frog"
+
+
+def test_labels_come_without_the_pictures(root: Path, pictures: tuple[Tensor, Tensor]) -> None:
+    labels = CIFAR10().labels(Source(root))
+    assert torch.equal(labels.targets, pictures[1])
+    assert [labels.classes[k] for k in labels.targets[:4]] == ["frog", "truck", "truck", "deer"]
+
+
+def test_the_python_version_of_the_same_pictures_reads_the_same(
+    root: Path, pictures: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for path in (root / "cifar-10-batches-bin").glob("*.bin"):
+        rows = np.fromfile(path, np.uint8).reshape(10_000, 3073)
+        content = {"labels": rows[:, 0].tolist(), "data": np.ascontiguousarray(rows[:, 1:])}
+        (folder / path.stem).write_bytes(pickle.dumps(content, protocol=2))
+    found = CIFAR10().read(Source(tmp_path))
+    assert torch.equal(found.targets, pictures[1])
+    assert torch.equal(found.inputs[0], pictures[0])
 
 
 def test_channels_are_standardised(pictures: tuple[Tensor, Tensor]) -> None:

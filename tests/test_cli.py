@@ -94,7 +94,8 @@ def assert_refused(outcome: Outcome, *mentions: str) -> None:
 
 
 def test_a_run_leaves_its_folder(made: Path) -> None:
-    expected = {"config.toml", "run.json", "rounds.jsonl", "timings.jsonl", "report.html", "checkpoints", "models"}
+    expected = {"config.toml", "run.json", "rounds.jsonl", "timings.jsonl", "engine.json", "report.html"}
+    expected |= {"checkpoints", "models"}
     assert {p.name for p in made.iterdir()} == expected
     assert load_run(made).complete
     assert [row["round"] for row in load_run(made).rounds] == [0, 1, 2]

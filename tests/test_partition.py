@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapm.data.federation import split_test
-from fedapm.data.partition import IID, Dirichlet, Partitioner, Shards, by_id
+from fedapm.data.partition import IID, Dirichlet, Natural, Partitioner, Quantity, Shards, by_id
 from fedapm.streams import numpy_stream
 from helpers_unit import few, refused
 
@@ -18,7 +18,14 @@ labels = st.lists(st.integers(0, 5), min_size=40, max_size=120).map(np.array)
 seeds = st.integers(0, 1000)
 clients = st.integers(1, 6)
 makers = st.sampled_from(
-    [IID, lambda m: Dirichlet(m, 1.0, 2), lambda m: Dirichlet(m, 100.0, 1), lambda m: Shards(m, 3)]
+    [
+        IID,
+        lambda m: Dirichlet(m, 1.0, 2),
+        lambda m: Dirichlet(m, 100.0, 1),
+        lambda m: Shards(m, 3),
+        lambda m: Quantity(m, 0.1, 3),
+        lambda m: Quantity(m, 10.0, 0),
+    ]
 )
 
 
@@ -44,13 +51,13 @@ def test_same_stream_same_partition(make: Callable[[int], Partitioner], m: int, 
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("rule", [IID(4), Dirichlet(4, 1.0, 2), Shards(4)])
+@pytest.mark.parametrize("rule", [IID(4), Dirichlet(4, 1.0, 2), Shards(4), Quantity(4, 1.0, 2)])
 def test_another_stream_another_partition(rule: Partitioner) -> None:
     y = np.arange(100) % 5
     assert any(not np.array_equal(a, b) for a, b in zip(rule(y, stream(0)), rule(y, stream(1)), strict=True))
 
 
-@pytest.mark.parametrize("rule", [IID(4), Dirichlet(4, 1.0, 2), Shards(4)])
+@pytest.mark.parametrize("rule", [IID(4), Dirichlet(4, 1.0, 2), Shards(4), Quantity(4, 1.0, 2)])
 def test_labels_are_only_read(rule: Partitioner) -> None:
     y = np.arange(100) % 5
     y.setflags(write=False)
@@ -95,22 +102,23 @@ def test_a_client_of_shards_sees_few_classes(m: int, shards: int, seed: int) -> 
         assert len(np.unique(y[part])) == shards
 
 
-@pytest.mark.parametrize("rule", [IID(11), Dirichlet(11, minimum=0), Shards(11, 1)])
+@pytest.mark.parametrize("rule", [IID(11), Dirichlet(11, minimum=0), Shards(11, 1), Quantity(11, minimum=0)])
 def test_more_clients_than_samples_is_refused(rule: Partitioner) -> None:
     with refused("10 samples", "11 clients"):
         rule(np.arange(10) % 2, stream())
 
 
 @pytest.mark.parametrize("m", [0, -1])
-@pytest.mark.parametrize("make", [IID, Dirichlet, Shards])
+@pytest.mark.parametrize("make", [IID, Dirichlet, Shards, Quantity])
 def test_no_clients_is_refused(make: Callable[[int], Partitioner], m: int) -> None:
     with refused("at least one client", str(m)):
         make(m)(np.arange(10), stream())
 
 
-def test_a_minimum_that_cannot_be_is_refused() -> None:
+@pytest.mark.parametrize("make", [Dirichlet, Quantity])
+def test_a_minimum_that_cannot_be_is_refused(make: Callable[..., Partitioner]) -> None:
     with refused("4 clients", "30 samples", "120", "100"):
-        Dirichlet(4, 1.0, minimum=30)(np.arange(100) % 5, stream())
+        make(4, 1.0, minimum=30)(np.arange(100) % 5, stream())
 
 
 def test_a_minimum_that_no_draw_reaches_ends_in_advice() -> None:
@@ -118,10 +126,13 @@ def test_a_minimum_that_no_draw_reaches_ends_in_advice() -> None:
         Dirichlet(5, 0.001, minimum=18, tries=20)(np.arange(100) % 2, stream())
 
 
-@pytest.mark.parametrize("concentration", [0.0, -1.0, float("nan")])
-def test_a_concentration_that_is_not_positive_is_refused(concentration: float) -> None:
+@pytest.mark.parametrize("concentration", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("make", [Dirichlet, Quantity])
+def test_a_concentration_that_is_not_positive_is_refused(
+    make: Callable[..., Partitioner], concentration: float
+) -> None:
     with refused("concentration", str(concentration)):
-        Dirichlet(3, concentration, 1)(np.arange(100) % 5, stream())
+        make(3, concentration, 1)(np.arange(100) % 5, stream())
 
 
 def test_too_many_shards_are_refused() -> None:
@@ -148,6 +159,95 @@ def test_numbers_as_ids_keep_their_order() -> None:
 def test_ids_in_a_matrix_are_refused() -> None:
     with refused("one dimension", "2"):
         by_id(np.zeros((3, 2)))
+
+
+@few
+@given(clients, st.sampled_from([1e-3, 0.1, 1.0, 100.0]), st.integers(0, 6), labels, seeds)
+def test_quantity_skew_gives_everyone_the_minimum_at_the_first_draw(
+    m: int, concentration: float, minimum: int, y: np.ndarray, seed: int
+) -> None:
+    parts = Quantity(m, concentration, minimum)(y, stream(seed))
+    assert min(map(len, parts)) >= minimum
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(y)))
+
+
+def test_a_minimum_that_takes_everything_leaves_nothing_to_chance() -> None:
+    assert [len(part) for part in Quantity(5, 0.01, 20)(np.arange(100) % 3, stream())] == [20] * 5
+
+
+def test_quantity_skew_falls_with_the_concentration() -> None:
+    y = np.arange(2000) % 10
+
+    def largest(concentration: float) -> float:
+        return float(np.mean([max(map(len, Quantity(10, concentration, 5)(y, stream(s)))) for s in range(20)]))
+
+    found = [largest(concentration) for concentration in (0.05, 1.0, 1000.0)]
+    assert found[0] > 1000 > found[1] > 300 > found[2] > 200
+
+
+def test_quantity_skew_leaves_the_mixture_of_classes_alone() -> None:
+    y = np.repeat([0, 1], [3000, 1000])
+    for part in Quantity(4, 1.0, 300)(y, stream()):
+        assert np.mean(y[part] == 1) == pytest.approx(0.25, abs=0.1)
+
+
+def test_quantity_skew_does_not_look_at_the_targets() -> None:
+    classes, numbers = np.arange(60) % 4, np.random.default_rng(0).normal(size=(60, 2))
+    first, second = (Quantity(3, 1.0, 5)(targets, stream()) for targets in (classes, numbers))
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+owners = st.lists(st.sampled_from(["anna", "bo", "c", "10", "9"]), min_size=12, max_size=80)
+
+
+@few
+@given(owners, st.integers(0, 12))
+def test_samples_stay_with_whose_they_are_by_nature(ids: list[str], minimum: int) -> None:
+    counts = {owner: ids.count(owner) for owner in set(ids)}
+    expected = sorted(owner for owner, count in counts.items() if count >= minimum)
+    if not expected:
+        with refused(f"nobody has {minimum} samples"):
+            Natural(minimum=minimum)(ids)
+        return
+    parts = Natural(minimum=minimum)(ids)
+    assert list(parts) == expected
+    for owner, part in parts.items():
+        assert part.tolist() == [k for k, whose in enumerate(ids) if whose == owner]
+
+
+@few
+@given(owners, st.integers(1, 5))
+def test_so_many_clients_are_those_whose_ids_come_first(ids: list[str], count: int) -> None:
+    everybody = Natural(minimum=1)(ids)
+    if count > len(everybody):
+        with refused(f"{count} clients", f"{len(everybody)} by nature"):
+            Natural(count, minimum=1)(ids)
+        return
+    some = Natural(count, minimum=1)(ids)
+    assert list(some) == list(everybody)[:count]
+    assert all(np.array_equal(some[owner], everybody[owner]) for owner in some)
+
+
+def test_who_has_too_little_is_not_counted_among_the_first() -> None:
+    ids = ["a"] * 3 + ["b"] * 10 + ["c"] * 12 + ["d"] * 9
+    assert list(Natural(2, minimum=9)(ids)) == ["b", "c"]
+    with refused("4 clients", "3 by nature"):
+        Natural(4, minimum=9)(ids)
+
+
+@pytest.mark.parametrize("count", [0, -2])
+def test_nobody_at_all_is_refused(count: int) -> None:
+    with refused(f"{count} clients", "1 by nature"):
+        Natural(count, minimum=1)(["a", "a"])
+
+
+def test_samples_that_are_nobodys_have_no_natural_partition() -> None:
+    with refused("nobody's by nature", "data.partition"):
+        Natural()(None)
+
+
+def test_numbers_as_owners_keep_their_order() -> None:
+    assert list(Natural(minimum=1)(np.array([10, 9, 10, 2]))) == ["2", "9", "10"]
 
 
 @few

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedapm.algorithms import METHODS, FedAlt, FedAPM, FedAvg, FedProx, FedSim, Local
 from fedapm.api import train
-from fedapm.data import IID, ClientData, Dirichlet, Federation, Shards
+from fedapm.data import IID, ClientData, Dirichlet, Federation, Natural, Quantity, Shards
 from fedapm.errors import Diverged, FedapmError, Interrupted
 from fedapm.execution import Result
 from fedapm.solver import Solver
@@ -27,6 +27,8 @@ __all__ = [
     "Federation",
     "Interrupted",
     "Local",
+    "Natural",
+    "Quantity",
     "Result",
     "Shards",
     "Solver",

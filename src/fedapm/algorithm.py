@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -40,6 +40,14 @@ class State(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._fields)
+
+    def items(self) -> ItemsView[str, Value]:
+        """Names and fields."""
+        return self._fields.items()
+
+    def values(self) -> ValuesView[Value]:
+        """The fields, in order."""
+        return self._fields.values()
 
     def __repr__(self) -> str:
         return "State(" + ", ".join(f"{n}={v!r}" for n, v in self._fields.items()) + ")"

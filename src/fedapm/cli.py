@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedapm import experiment
+from fedapm import cli_data, experiment
+from fedapm.cli_data import ImageEncoder, TextEncoder
 from fedapm.errors import FedapmError, Interrupted, did_you_mean
 from fedapm.settings import Tables, parse_assignment, read_toml
 
@@ -23,6 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.add_typer(cli_data.app, name="data")
+
 ConfigFile = Annotated[Path | None, typer.Argument(help="Experiment file (TOML).", show_default=False)]
 Data = Annotated[str | None, typer.Option("--data", help="Data set (see: fedapm list data).")]
 DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder with the data set's files.")]
@@ -32,6 +35,10 @@ Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, as table.key=value; may be repeated.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", help="How clients are run: auto, sequential, vectorised or processes.")
+]
+Workers = Annotated[int | None, typer.Option("--workers", help="Worker processes.")]
 Device = Annotated[str | None, typer.Option("--device", help="Where to compute: cpu, cuda, …")]
 
 
@@ -41,8 +48,12 @@ def run(
     data: Data = None,
     data_root: DataRoot = None,
     algorithm: Annotated[str | None, typer.Option("--algorithm", help="Method (see: fedapm list methods).")] = None,
+    image_encoder: ImageEncoder = None,
+    text_encoder: TextEncoder = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the run.")] = None,
+    engine: EngineName = None,
+    workers: Workers = None,
     device: Device = None,
     out: Out = Path("runs/run"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -53,12 +64,12 @@ def run(
     from fedapm.execution import execute
     from fedapm.report import write_report
 
-    common = _common(data, data_root, rounds, device)
+    common = _common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
     own: Tables = {"algorithm": {"name": algorithm}, "engine": {"seed": seed}}
     given = _layers(config, assign, common, own)
     plan = experiment.plan(experiment.resolve(*given))
     try:
-        execute(plan, out, resume=resume, warn=_warn)
+        execute(plan, out, resume=resume, warn=_warn, tell=_note)
     except Interrupted as stop:
         raise Interrupted(f"{stop} Continue with --resume.") from None
     report = write_report(out)
@@ -74,7 +85,11 @@ def compare(
         str, typer.Option("--methods", help="Methods, separated by commas, or all.")
     ] = "fedapm,fedalt,fedsim,fedavg,fedprox,local",
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas.")] = "0,1,2",
+    image_encoder: ImageEncoder = None,
+    text_encoder: TextEncoder = None,
     rounds: Rounds = None,
+    engine: EngineName = None,
+    workers: Workers = None,
     device: Device = None,
     out: Out = Path("runs/compare"),
     assign: Assignments = None,
@@ -85,7 +100,9 @@ def compare(
     from fedapm.algorithms import METHODS
     from fedapm.report import write_report
 
-    given = _layers(config, assign, _common(data, data_root, rounds, device))
+    given = _layers(
+        config, assign, _common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
+    )
     names = list(METHODS) if methods == "all" else [n.strip() for n in methods.split(",") if n.strip()]
     try:
         numbers = [int(s) for s in seeds.split(",") if s.strip()]
@@ -167,10 +184,24 @@ def main() -> None:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", 2)
 
 
-def _common(data: str | None, root: Path | None, rounds: int | None, device: str | None) -> Tables:
+def _common(
+    data: str | None,
+    root: Path | None,
+    image_encoder: str | None,
+    text_encoder: str | None,
+    rounds: int | None,
+    engine: str | None,
+    workers: int | None,
+    device: str | None,
+) -> Tables:
     return {
-        "data": {"name": data, "root": root and str(root)},
-        "engine": {"rounds": rounds, "device": device},
+        "data": {
+            "name": data,
+            "root": root and str(root),
+            "image_encoder": image_encoder,
+            "text_encoder": text_encoder,
+        },
+        "engine": {"rounds": rounds, "engine": engine, "workers": workers, "device": device},
     }
 
 
@@ -206,6 +237,10 @@ def _console() -> Console:
 
 def _warn(message: str) -> None:
     Console(stderr=True).print(f"fedapm: {message}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _note(message: str) -> None:
+    Console(stderr=True).print(message, highlight=False, soft_wrap=True, markup=False)
 
 
 def _fail(message: str, code: int) -> None:

@@ -17,14 +17,18 @@ from torch import Tensor, nn
 
 from fedapm.algorithm import Algorithm
 from fedapm.data.federation import Federation
-from fedapm.engine import checkpoint
-from fedapm.engine.loop import Loop, Observer, Progress, Record, Schedule
-from fedapm.engine.observers import Display, Memory, RunFolder
+from fedapm.engine import checkpoint, choose, mapped
+from fedapm.engine.loop import Loop, Observer, Progress, Record, Schedule, beginning
+from fedapm.engine.observers import Display, Memory, Remarks, RunFolder
 from fedapm.engine.problem import Problem
 from fedapm.engine.sequential import load_model
+from fedapm.engine.store import Begin, MemoryStore, Store
+from fedapm.engine.table import TableStore
+from fedapm.engine.vectorised import Vectorised
+from fedapm.engine.work import Engine
 from fedapm.errors import FedapmError
-from fedapm.files import remove_leftovers, write_atomic, write_tensors
-from fedapm.records import CHECKPOINTS, CONFIG, MODELS, ROUNDS, TIMINGS, JsonLines, is_run, write_info
+from fedapm.files import remove_leftovers, write_atomic, write_json, write_tensors
+from fedapm.records import CHECKPOINTS, CONFIG, ENGINE, MODELS, ROUNDS, TIMINGS, JsonLines, is_run, write_info
 from fedapm.settings import Tables, differences
 from fedapm.version import __version__
 
@@ -33,7 +37,14 @@ if TYPE_CHECKING:
 
 Warn = Callable[[str], None]
 
-WITHOUT_EFFECT = {"data.root", "data.cache", "engine.checkpoint_every", "engine.save_models"}
+WITHOUT_EFFECT = {
+    "data.root",
+    "data.cache",
+    "engine.workers",
+    "engine.store",
+    "engine.checkpoint_every",
+    "engine.save_models",
+}
 """Settings that may change when a run is resumed, because its results do not depend on them."""
 
 
@@ -48,6 +59,27 @@ class Plan:
     """What is written to the run folder's config.toml."""
     checkpoint_every: int = 10
     save_models: bool = True
+    engine: choose.Name = "auto"
+    workers: int | None = None
+    store: mapped.Kind = "auto"
+
+    def choose(self) -> choose.Chosen:
+        """The engine that runs it."""
+        cohort = self.schedule.sampling.draw(len(self.problem), self.problem.seed, 1)
+        start = MemoryStore(beginning(self.problem, self.algorithm))
+        return choose.engine(self.engine, self.problem, self.algorithm, start, cohort, self.workers)
+
+    def make_store(self, engine: Engine, folder: Path | None) -> Callable[[Begin], Store]:
+        """What makes the place where clients' states are kept."""
+        population = len(self.problem)
+        usual = mapped.store_maker(self.store, folder, population, self.problem.device)
+
+        def make(begin: Begin) -> Store:
+            made = usual(begin)
+            rows = isinstance(engine, Vectorised) and not self.problem.per_client
+            return TableStore(begin, population) if rows and isinstance(made, MemoryStore) else made
+
+        return make
 
     def info(self) -> dict[str, Any]:
         """What run.json says."""
@@ -161,26 +193,51 @@ class Result:
 
 
 def execute(
-    plan: Plan, out: Path | None = None, *, resume: bool = False, show: bool = True, warn: Warn | None = None
+    plan: Plan,
+    out: Path | None = None,
+    *,
+    resume: bool = False,
+    show: bool = True,
+    warn: Warn | None = None,
+    tell: Warn | None = None,
 ) -> Result:
-    """Run a plan to its end. With a folder everything is written there as it happens."""
+    """Run a plan to its end. With a folder everything is written there as it happens.
+
+    ``warn`` hears of what went wrong and was mended, ``tell`` of how the run is computed.
+    """
+    if out is not None and not (resume and is_run(out)):
+        _refuse_to_overwrite(out)
+    chosen = plan.choose()
+    try:
+        return _execute(plan, chosen, out, resume, show, warn or (lambda _: None), tell or (lambda _: None))
+    finally:
+        chosen.engine.close()
+
+
+def _execute(
+    plan: Plan, chosen: choose.Chosen, out: Path | None, resume: bool, show: bool, warn: Warn, tell: Warn
+) -> Result:
     memory = Memory()
     observers: list[Observer] = [memory]
     progress: Progress | None = None
     folder: RunFolder | None = None
-    loop = Loop(plan.problem, plan.algorithm, plan.schedule, observers)
+    engine = chosen.engine
+    rows = out / CHECKPOINTS / mapped.ROWS if out is not None else None
+    loop = Loop(plan.problem, plan.algorithm, plan.schedule, observers, engine, plan.make_store(engine, rows))
     if out is not None:
         if resume and is_run(out):
-            progress = _resume(out, plan, loop, memory, warn or (lambda _: None))
+            progress = _resume(out, plan, loop, memory, warn)
         else:
-            _refuse_to_overwrite(out)
             write_atomic(out / CONFIG, tomli_w.dumps(plan.settings))
+        write_json(out / ENGINE, {"engine": engine.name, "why": chosen.why})
         folder = RunFolder(out, plan.info())
         observers.append(folder)
         observers.append(checkpoint.Checkpointer(out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
     if show:
         label = f"{plan.algorithm.label}, seed {plan.problem.seed}"
         observers.append(Display(label, plan.schedule.rounds))
+    tell(f"engine: {engine.name} ({chosen.why})")
+    observers.append(Remarks(engine, tell))
     result = Result(plan, loop.run(progress), memory.records)
     if folder is not None:
         if plan.save_models:

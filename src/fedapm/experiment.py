@@ -12,7 +12,7 @@ from fedapm.data import IID, Dirichlet, Federation, Natural, Quantity, Rule, Sha
 from fedapm.engine.loop import Schedule
 from fedapm.engine.problem import Model, Problem, Weighting
 from fedapm.engine.sampling import Sampling
-from fedapm.errors import FedapmError
+from fedapm.errors import FedapmError, did_you_mean
 from fedapm.execution import Plan
 from fedapm.network import Loss
 from fedapm.settings import DataSettings, EngineSettings, Experiment, merged
@@ -82,6 +82,10 @@ def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
     left = {k: set(clients.modalities) for k in range(len(clients))}
     found: dict[str, list[int]] = {}
     for modality, who in data.missing.items():
+        if modality not in clients.modalities or len(clients.modalities) < 2:
+            known = clients.modalities if len(clients.modalities) > 1 else ()
+            hint = did_you_mean(modality, known) if known else "its inputs are always there."
+            raise FedapmError(f"{clients.name} has no modality {modality!r} that a client could lack; {hint}")
         if isinstance(who, list):
             found[modality] = [clients.position(client) for client in who]
         else:
@@ -132,6 +136,9 @@ def plan(
         settings,
         experiment.engine.checkpoint_every,
         experiment.engine.save_models,
+        experiment.engine.engine,
+        experiment.engine.workers,
+        experiment.engine.store,
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedapm import flow
 from fedapm.samples import Samples
 from fedapm.split import Split
 from fedapm.vec import Vec
@@ -15,7 +17,18 @@ from fedapm.vec import Vec
 Loss = Callable[[Any, Tensor], Tensor]
 """Of a network's output and the targets, the mean loss."""
 
-EVALUATION_BATCH = 1024
+BATCH_BYTES = 1 << 20
+"""Inputs that are looked at together where no gradient step is taken: as much as leaves room in a core's cache."""
+FEATURE_BYTES = 1 << 30
+"""Features of one client that take more memory than this are not kept."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """A client's data as a phase of training sees it: whole, or as features of the steps that are constant."""
+
+    samples: Samples
+    call: Callable[..., Any]
 
 
 class Network:
@@ -29,8 +42,11 @@ class Network:
         self.module = module
         self.split = split
         self.loss = loss
+        self.remarks: list[str] = []
+        """What a user should know of how the network is computed."""
         self._parameters = dict(module.named_parameters())
         self._buffers = dict(module.named_buffers())
+        self._cuts: dict[tuple[tuple[str, ...], int], flow.Cut | None] = {}
 
     @property
     def device(self) -> torch.device:
@@ -61,19 +77,55 @@ class Network:
             parameter.requires_grad_(False)
         return [self._parameters[n].requires_grad_(True) for n in wanted]
 
-    def loss_of(self, batch: Samples, loss: Loss | None = None) -> Tensor:
-        """The mean loss of a batch, with its graph."""
-        return (loss or self.loss)(self.module(*batch.inputs), batch.targets)
+    def local(self, names: tuple[str, ...], samples: Samples, passes: int) -> Local:
+        """The data as training these parameters for some passes sees it.
 
-    def gradient(self, names: tuple[str, ...], samples: Samples) -> tuple[float, Vec]:
+        Steps that do not depend on the parameters are computed once, if there is more than one pass to gain by it.
+        """
+        found = self.cut(names, samples) if passes > 1 and len(samples) else None
+        if found is None:
+            return Local(samples, self.module)
+        with torch.no_grad():
+            pieces = [found.features(b.inputs) for b in samples.batches(batch_size(samples))]
+            size = sum(t.numel() * t.element_size() for t in pieces[0]) * len(pieces)
+            if size > FEATURE_BYTES:
+                self._remark(f"features of {size >> 20} MiB a client are not kept but computed in every pass.")
+                self._cuts[names, len(samples.inputs)] = None
+                return Local(samples, self.module)
+            features = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
+        return Local(Samples(features, samples.targets), found.rest)
+
+    def cut(self, names: tuple[str, ...], samples: Samples) -> flow.Cut | None:
+        """Where the forward pass parts in what training these parameters changes and what it does not."""
+        key = names, len(samples.inputs)
+        if key not in self._cuts:
+            found = flow.cut(self.module, names, len(samples.inputs))
+            if found is not None and (name := flow.forgotten(self.module, len(samples.inputs))) is not None:
+                self._remark(f"features are computed in every pass, because no step of the flow uses {name}.")
+                found = None
+            if found is not None and (part := flow.unsteady(self.module, found.before)) is not None:
+                self._remark(f"features are computed in every pass, because {part} changes them in training.")
+                found = None
+            elif found is not None and not flow.same_in_training(self.module, found, samples[:64].inputs):
+                self._remark("features are computed in every pass, because the network changes them in training.")
+                found = None
+            self._cuts[key] = found
+        return self._cuts[key]
+
+    def _remark(self, text: str) -> None:
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    def gradient(self, names: tuple[str, ...], samples: Samples, local: Local | None = None) -> tuple[float, Vec]:
         """The mean loss over all samples and its gradient in some parameters, without dropout."""
+        data = local or Local(samples, self.module)
         parameters = self.trainable(names)
         self.module.eval()
         value = 0.0
         sums: list[Tensor] = [torch.zeros_like(p) for p in parameters]
-        for batch in samples.batches(EVALUATION_BATCH):
+        for batch in data.samples.batches(batch_size(data.samples)):
             share = len(batch) / len(samples)
-            loss = self.loss_of(batch)
+            loss = self.loss(data.call(*batch.inputs), batch.targets)
             value += share * loss.item()
             if parameters:
                 grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
@@ -84,4 +136,10 @@ class Network:
     def predict(self, samples: Samples) -> Tensor:
         """The outputs for all samples, without dropout."""
         self.module.eval()
-        return torch.cat([self.module(*b.inputs) for b in samples.batches(EVALUATION_BATCH)])
+        return torch.cat([self.module(*b.inputs) for b in samples.batches(batch_size(samples))])
+
+
+def batch_size(samples: Samples) -> int:
+    """How many samples to look at together where no gradient step is taken."""
+    size = sum(t[:1].numel() * t.element_size() for t in samples.inputs)
+    return min(max(BATCH_BYTES // max(size, 1), 32), 1024)

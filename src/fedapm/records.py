@@ -17,6 +17,7 @@ from fedapm.files import read_json, write_atomic, write_json
 
 ROUNDS = "rounds.jsonl"
 TIMINGS = "timings.jsonl"
+ENGINE = "engine.json"
 INFO = "run.json"
 CONFIG = "config.toml"
 CHECKPOINTS = "checkpoints"

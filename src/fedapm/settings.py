@@ -46,7 +46,7 @@ class DataSettings:
     """Share of each client's samples that is kept for testing."""
     seed: int = 0
     """Decides the partition, the test split and who lacks what, apart from the run's own seed."""
-    missing: dict[str, float | list[str]] = field(default_factory=dict)
+    missing: dict[str, float | list[str | int]] = field(default_factory=dict)
     """Modalities that some clients lack: for each its share of clients, drawn by the seed, or the ids of clients."""
     image_encoder: str = "efficientnet-lite0"
     """What turns pictures into features, for data sets that need it: `efficientnet-lite0` or `mobilenet-v2`."""
@@ -105,10 +105,16 @@ class EngineSettings:
     """Whether hyperparameters are meant for m·α_i·f_i or for α_i·f_i."""
     device: str = "cpu"
     """Where to compute, such as "cpu" or "cuda"."""
+    engine: Literal["auto", "sequential", "vectorised", "processes"] = "auto"
+    """How clients are run: one by one, side by side in one program, in worker processes, or what suits the run."""
+    workers: int | None = None
+    """Worker processes; as many as there are processors if not given."""
+    store: Literal["auto", "memory", "mapped"] = "auto"
+    """Where clients' states are kept between rounds: in memory, in files, or in files if they are large."""
 
     def __post_init__(self) -> None:
-        for name, least in {"rounds": 1, "evaluate_every": 1, "checkpoint_every": 0}.items():
-            if getattr(self, name) < least:
+        for name, least in {"rounds": 1, "evaluate_every": 1, "checkpoint_every": 0, "workers": 1}.items():
+            if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"engine.{name} = {getattr(self, name)} must be at least {least}.")
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedapm.network import Loss, Network
+from fedapm.network import Local, Loss, Network
 from fedapm.samples import Samples
 from fedapm.vec import Vec
 
@@ -143,7 +143,8 @@ class Descent:
         loss: Loss | None = None,
     ) -> None:
         self.network, self.samples, self.names, self.terms = network, samples, names, terms
-        self.lr, self.momentum, self.stream, self.loss = lr, momentum, stream, loss
+        self.lr, self.momentum, self.stream, self.loss = lr, momentum, stream, loss or network.loss
+        self._local = Local(samples, network.module)
         self.batch_size = batch_size or max(len(samples), 1)
         self._offset = terms.offset(names)
         self._velocity: list[Tensor] = []
@@ -152,6 +153,8 @@ class Descent:
     def run(self, stop: Stop) -> Solved:
         """Step until the rule says stop, or until the loss is no longer a number."""
         loss: float | None = None
+        passes = stop.count if isinstance(stop, Epochs) else stop.max_epochs
+        self._local = self.network.local(self.names, self.samples, passes)
         if isinstance(stop, Epochs):
             for done in range(stop.count):
                 loss = self._epoch()
@@ -166,15 +169,15 @@ class Descent:
 
     def residual(self) -> float:
         """The squared norm of the whole objective's gradient on all local data."""
-        _, of_f = self.network.gradient(self.names, self.samples)
+        _, of_f = self.network.gradient(self.names, self.samples, self._local)
         return self.terms.gradient(self.network.read(self.names), of_f).sq()
 
     def _epoch(self) -> float:
         parameters = self.network.trainable(self.names)
         self.network.module.train()
         losses = []
-        for batch in self.samples.shuffled(self.batch_size, self.stream):
-            loss = self.network.loss_of(batch, self.loss)
+        for batch in self._local.samples.shuffled(self.batch_size, self.stream):
+            loss = self.loss(self._local.call(*batch.inputs), batch.targets)
             grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
             self._step(parameters, list(grads))
             self._steps += 1

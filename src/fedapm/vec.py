@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ class Vec(Mapping[str, Tensor]):
     __slots__ = ("_tensors",)
     # numpy's numbers would otherwise try to take a Vec apart when they stand on the left of it
     __array_ufunc__ = None
+    stacked: ClassVar[bool] = False
+    """Whether the vectors of several clients are side by side (see :mod:`fedapm.stack`)."""
 
     def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
         self._tensors: dict[str, Tensor] = dict(tensors or {})
@@ -33,6 +36,15 @@ class Vec(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+    # the tensors' own views are several times faster than those a Mapping makes of single look-ups
+    def items(self) -> ItemsView[str, Tensor]:
+        """Names and tensors."""
+        return self._tensors.items()
+
+    def values(self) -> ValuesView[Tensor]:
+        """The tensors, in order."""
+        return self._tensors.values()
 
     def __repr__(self) -> str:
         return "Vec(" + ", ".join(f"{n}: {tuple(t.shape)}" for n, t in self._tensors.items()) + ")"
@@ -58,12 +70,18 @@ class Vec(Mapping[str, Tensor]):
     def __sub__(self, other: Vec) -> Vec:
         return self._zip(other, torch.sub)
 
-    def __mul__(self, factor: float) -> Vec:
+    def __mul__(self, factor: Any) -> Vec:
+        if hasattr(factor, "scale"):  # a number for each of several clients
+            scaled: Vec = factor.scale(self)
+            return scaled
         return self.map(lambda t: t * factor)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, divisor: float) -> Vec:
+    def __truediv__(self, divisor: Any) -> Vec:
+        if hasattr(divisor, "scale"):
+            divided: Vec = (1 / divisor).scale(self)
+            return divided
         return self.map(lambda t: t / divisor)
 
     def __neg__(self) -> Vec:
@@ -95,20 +113,23 @@ class Vec(Mapping[str, Tensor]):
         both = self._tensors.keys() & other._tensors.keys()
         if both:
             raise FedapmError(f"two vectors both hold {sorted(both)[0]!r}, so they cannot stand side by side.")
-        return Vec(self._tensors | other._tensors)
+        if self.stacked != other.stacked:
+            few, many = (other, self) if self.stacked else (self, other)
+            return many._made(self._spread(many) | other._spread(many)) if len(many) else few
+        return self._made(self._tensors | other._tensors)
 
     def only(self, names: Iterable[str]) -> Vec:
         """The part with these names."""
-        return Vec({n: self._tensors[n] for n in names})
+        return self._made({n: self._tensors[n] for n in names})
 
     def without(self, names: Iterable[str]) -> Vec:
         """The part without these names."""
         gone = set(names)
-        return Vec({n: t for n, t in self._tensors.items() if n not in gone})
+        return self._made({n: t for n, t in self._tensors.items() if n not in gone})
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Vec:
         """The function applied to each tensor."""
-        return Vec({n: function(t) for n, t in self._tensors.items()})
+        return self._made({n: function(t) for n, t in self._tensors.items()})
 
     def zeros(self) -> Vec:
         """A vector of the same shape, all zero."""
@@ -138,7 +159,18 @@ class Vec(Mapping[str, Tensor]):
             near = closest(odd, (self._tensors.keys() | other._tensors.keys()) - {odd}, 1)
             hint = f" (closest: {near[0]!r})" if near else ""
             raise FedapmError(f"two vectors do not match: only one of them holds {odd!r}{hint}.")
-        return Vec({n: function(t, other._tensors[n]) for n, t in self._tensors.items()})
+        made = (self if self.stacked else other)._made
+        return made({n: function(t, other._tensors[n]) for n, t in self._tensors.items()})
+
+    def _made(self, tensors: dict[str, Tensor]) -> Vec:
+        return Vec(tensors)
+
+    def _spread(self, many: Vec) -> dict[str, Tensor]:
+        """These tensors, for each of the clients another vector is for."""
+        if self.stacked:
+            return self._tensors
+        count = len(next(iter(many.values())))
+        return {n: t.expand(count, *t.shape) for n, t in self._tensors.items()}
 
 
 def total(vectors: Iterable[Vec]) -> Vec:

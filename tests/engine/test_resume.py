@@ -20,7 +20,7 @@ ROUNDS = 12
 SETTINGS = {
     "data": {"name": "digits", "clients": 6},
     "solver": {"epochs": 1},
-    "engine": {"rounds": ROUNDS, "checkpoint_every": 3, "seed": 1, "fraction": 0.5},
+    "engine": {"rounds": ROUNDS, "checkpoint_every": 3, "seed": 1, "fraction": 0.5, "engine": "sequential"},
 }
 
 

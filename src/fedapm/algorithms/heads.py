@@ -94,7 +94,8 @@ class Conditional(Headed):
         super().__init__(network, method)
         width = self.own_head.in_features
         self.personal_head = deepcopy(self.own_head)
-        self.policy = nn.Sequential(nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.ReLU())
+        policy = nn.Sequential(nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.ReLU())
+        self.policy = policy.to(self.own_head.weight)
         self.anchor = anchor.requires_grad_(False)
 
     def shares(self, features: Tensor) -> tuple[Tensor, Tensor]:

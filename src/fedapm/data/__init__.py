@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from fedapm.data.cifar10 import CIFAR10
+from fedapm.data.cifar100 import CIFAR100
+from fedapm.data.cremad import CREMAD
+from fedapm.data.crisismmd import CrisisMMD
 from fedapm.data.dataset import DataSet, Labels, Pool, Source
 from fedapm.data.digits import Digits
 from fedapm.data.federation import ClientData, Federation
+from fedapm.data.kuhar import KUHAR
+from fedapm.data.motionsense import MotionSense
 from fedapm.data.partition import IID, Dirichlet, Natural, Partitioner, Quantity, Rule, Shards
+from fedapm.data.ravdess import RAVDESS
+from fedapm.data.spsw import SPSW
+from fedapm.data.tinyimagenet import TinyImageNet
 from fedapm.errors import FedapmError, did_you_mean
 
-DATA_SETS: dict[str, DataSet] = {known.name: known for known in (Digits(), CIFAR10())}
+KNOWN: tuple[DataSet, ...] = (
+    Digits(),
+    CIFAR10(),
+    CIFAR100(),
+    TinyImageNet(),
+    CrisisMMD(),
+    KUHAR(),
+    MotionSense(),
+    SPSW(),
+    CREMAD(),
+    RAVDESS(),
+)
+DATA_SETS: dict[str, DataSet] = {known.name: known for known in KNOWN}
 
 
 def data_set(name: str) -> DataSet:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedapm.data.federation import Federation
 from fedapm.data.fetch import Origin
-from fedapm.data.partition import Natural, Partitioner, Rule
+from fedapm.data.partition import Natural, Rule
 from fedapm.errors import FedapmError
+from fedapm.streams import numpy_stream
 
 Tell = Callable[[str, int, int], None]
 """Follows long work: what is being done, how much is done, of how much."""
@@ -112,17 +112,27 @@ class DataSet(ABC):
         """The samples dealt out to clients."""
         return federate(self.read(source), rule, test_fraction=test_fraction, seed=seed, name=self.name)
 
+    def outline(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
+        """The same clients with their classes alone; nothing that takes long is read."""
+        known = self.labels(source)
+        pool = Pool(known.targets, known.classes, known.modalities, known.owners, (known.targets.float(),))
+        return federate(pool, rule, test_fraction=test_fraction, seed=seed, name=self.name)
+
 
 def federate(pool: Pool, rule: Rule, *, test_fraction: float, seed: int, name: str) -> Federation:
     """Deal a pool out: by a partitioner, or to whom each sample belongs by nature."""
-    inputs, targets = pool.inputs, pool.targets
-    clients: Partitioner | np.ndarray[Any, Any]
     if isinstance(rule, Natural):
         parts = rule(pool.owners)
-        clients = np.repeat([*parts], [len(part) for part in parts.values()])
-        taken = torch.as_tensor(np.concatenate([*parts.values()]))
-        inputs, targets = tuple(values[taken] for values in inputs), targets[taken]
     else:
-        clients = rule
-    made = Federation.from_arrays(inputs, targets, clients, test_fraction=test_fraction, seed=seed, name=name)
-    return Federation(made.clients, name, class_names=pool.classes, modalities=pool.modalities)
+        dealt = rule(pool.targets.numpy(), numpy_stream(seed, "partition"))
+        parts = {str(k): part for k, part in enumerate(dealt)}
+    return Federation.from_parts(
+        pool.inputs,
+        pool.targets,
+        parts,
+        test_fraction=test_fraction,
+        seed=seed,
+        name=name,
+        class_names=pool.classes,
+        modalities=pool.modalities,
+    )

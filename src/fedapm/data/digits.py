@@ -54,6 +54,10 @@ class Digits(DataSet):
             raise FedapmError("the samples of digits are nobody's by nature; choose another data.partition.")
         return federation(rule, test_fraction=test_fraction, seed=seed)
 
+    def outline(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
+        """The sites themselves: what a picture counts as depends on the site's codes."""
+        return self.federation(source, rule, test_fraction=test_fraction, seed=seed)
+
 
 def pictures() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """All pictures, with pixels between 0 and 1, and the digits they show."""
@@ -75,7 +79,8 @@ def federation(partitioner: Partitioner, *, test_fraction: float, seed: int, shi
             values = scanned(values, stream)
             codes = code_table(stream)[codes]
         sites[site] = (values, codes)
-    return Federation.from_clients(sites, test_fraction=test_fraction, seed=seed, name="digits")
+    made = Federation.from_clients(sites, test_fraction=test_fraction, seed=seed, name="digits")
+    return Federation(made.clients, made.name, modalities=("image",))
 
 
 def scanned(values: np.ndarray[Any, Any], stream: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -64,7 +64,7 @@ class Federation:
                 raise FedapmError(f"client {client.id} has the class {lowest}; classes are numbered from 0.")
             for part, samples in (("training", client.train), ("test", client.test)):
                 for values in (*samples.inputs, samples.targets):
-                    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+                    if values.is_floating_point() and not _all_finite(values):
                         raise FedapmError(f"client {client.id}: its {part} data holds NaN or infinite values.")
 
     def __len__(self) -> int:
@@ -124,6 +124,19 @@ class Federation:
             made.append(ClientData(data.id, self._blanked(data.train, gone), self._blanked(data.test, gone)))
         return Federation(made, self.name, class_names=self.class_names, modalities=self.modalities)
 
+    def stored(self, order: torch.memory_format) -> Federation:
+        """The same pictures in another order in memory; itself where they are in that order already."""
+        pictures = [t for c in self.clients for part in (c.train, c.test) for t in part.inputs if t.dim() == 4]
+        if all(t.is_contiguous(memory_format=order) for t in pictures):
+            return self
+
+        def put(samples: Samples) -> Samples:
+            inputs = (t.contiguous(memory_format=order) if t.dim() == 4 else t for t in samples.inputs)
+            return Samples(tuple(inputs), samples.targets)
+
+        made = [ClientData(c.id, put(c.train), put(c.test)) for c in self.clients]
+        return Federation(made, self.name, class_names=self.class_names, modalities=self.modalities)
+
     def _blanked(self, samples: Samples, gone: Sequence[str]) -> Samples:
         inputs = list(samples.inputs)
         for modality in gone:
@@ -165,13 +178,24 @@ class Federation:
             parts = partition_by_id(clients)
             if (count := sum(map(len, parts.values()))) != len(samples):
                 raise FedapmError(f"there are {len(samples)} samples but {count} client ids.")
-        made = []
-        for position, (client, index) in enumerate(parts.items()):
-            _check_enough(client, len(index))
-            stream = numpy_stream(seed, "test split", position)
-            train, test = split_test(index, labels, samples.classified, test_fraction, stream)
-            made.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(test)]))
-        return cls(made, name)
+        return cls(_dealt(samples, parts, test_fraction, seed), name)
+
+    @classmethod
+    def from_parts(
+        cls,
+        x: Arrays,
+        y: Any,
+        parts: Mapping[str, np.ndarray[Any, Any]],
+        *,
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        name: str = "own data",
+        class_names: Sequence[str] = (),
+        modalities: Sequence[str] = (),
+    ) -> Federation:
+        """One data set and the positions of each client's samples in it, clients in the order given."""
+        made = _dealt(_samples(x, y), parts, test_fraction, seed)
+        return cls(made, name, class_names=class_names, modalities=modalities)
 
     @classmethod
     def from_clients(
@@ -245,6 +269,24 @@ def split_test(
             share[member] = (np.arange(len(member)) + 0.5) / len(member)
         shuffled = shuffled[np.argsort(share, kind="stable")]
     return np.sort(shuffled[wanted:]), np.sort(shuffled[:wanted])
+
+
+def _all_finite(values: Tensor) -> bool:
+    # a sum is finite only if its terms are, and far cheaper to look at; large finite terms may still overflow it
+    return bool(torch.isfinite(values.sum(dtype=torch.float32))) or bool(torch.isfinite(values).all())
+
+
+def _dealt(
+    samples: Samples, parts: Mapping[str, np.ndarray[Any, Any]], test_fraction: float, seed: int
+) -> list[ClientData]:
+    labels = samples.targets.numpy()
+    made = []
+    for position, (client, index) in enumerate(parts.items()):
+        _check_enough(client, len(index))
+        stream = numpy_stream(seed, "test split", position)
+        train, test = split_test(index, labels, samples.classified, test_fraction, stream)
+        made.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(test)]))
+    return made
 
 
 def _named(clients: Mapping[Any, Any] | Sequence[Any]) -> dict[str, Any]:

@@ -149,6 +149,8 @@ Rule = Partitioner | Natural
 def _check_dirichlet(clients: int, concentration: float, minimum: int, samples: int) -> None:
     if not 0 < concentration < float("inf"):
         raise FedapmError(f"the concentration must be positive, not {concentration}.")
+    if minimum < 0:
+        raise FedapmError(f"the fewest samples of a client cannot be {minimum}.")
     if minimum * clients > samples:
         raise FedapmError(
             f"{clients} clients with at least {minimum} samples each need {minimum * clients} samples, but there are "

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
-from fedapm.algorithm import Algorithm, State, Total
+from fedapm.algorithm import Algorithm, State
 from fedapm.engine.problem import Problem
 from fedapm.engine.sampling import Sampling
-from fedapm.engine.sequential import Done, Sequential
-from fedapm.engine.store import Kept, MemoryStore, Store
+from fedapm.engine.sequential import Sequential
+from fedapm.engine.store import Begin, Kept, MemoryStore, Store
+from fedapm.engine.work import Engine, Undo, Work
 from fedapm.errors import Diverged, Interrupted
 from fedapm.metrics import summarise
-from fedapm.vec import Vec, mean, total
+from fedapm.vec import Vec, total
 
 Record = dict[str, Any]
 
@@ -63,22 +64,25 @@ class Loop:
     """Runs a method on a problem, round by round."""
 
     def __init__(
-        self, problem: Problem, algorithm: Algorithm, schedule: Schedule, observers: Sequence[Observer] = ()
+        self,
+        problem: Problem,
+        algorithm: Algorithm,
+        schedule: Schedule,
+        observers: Sequence[Observer] = (),
+        engine: Engine | None = None,
+        make_store: Callable[[Begin], Store] = MemoryStore,
     ) -> None:
         self.problem, self.algorithm, self.schedule = problem, algorithm, schedule
         self.observers = observers
         schedule.sampling.size(len(problem))
-        self.executor = Sequential(problem, algorithm)
+        self._make_store = make_store
+        self.engine: Engine = engine or Sequential(problem, algorithm)
         self.progress = self.start()
 
     def start(self) -> Progress:
         """Before the first round."""
-
-        def begin(client: int) -> Kept:
-            start = self.problem.start(client)
-            return Kept(self.algorithm.client_init(self.problem.u0, start.v0), start.buffers)
-
-        return Progress(0, self.algorithm.server_init(self.problem.u0), MemoryStore(begin))
+        store = self._make_store(beginning(self.problem, self.algorithm))
+        return Progress(0, self.algorithm.server_init(self.problem.u0), store)
 
     def run(self, progress: Progress | None = None) -> Progress:
         """Go on from where a run stands until its last round."""
@@ -106,27 +110,26 @@ class Loop:
         round, store = before.round + 1, before.store
         selected = self.schedule.sampling.draw(len(self.problem), self.problem.seed, round)
         down = self.algorithm.broadcast(before.server)
-        done = list(self.executor.train(selected, down, store, round))
-        good = [d for d in done if d.reply.is_finite() and d.buffers.is_finite()]
-        if not good:
+        work = self.engine.work(selected, down, store, round)
+        if not work.good:
             raise Diverged(self._advice(round, "every selected client's update was not finite"))
-        gathered = Total.of(d.reply.upload for d in good)
         after = Progress(
             round,
-            self.algorithm.server(before.server, gathered, len(self.problem)),
+            self.algorithm.server(before.server, work.total, len(self.problem)),
             store,
-            before.bytes_up + sum(d.reply.upload.nbytes for d in done),
+            before.bytes_up + work.bytes_up,
             before.bytes_down + down.nbytes * len(selected),
         )
-        previous = {d.client: store.get(d.client) for d in good}
+        undo: Undo | None = None
         try:
             with uninterrupted():
-                store.commit({d.client: Kept(d.reply.state, d.buffers) for d in good})
-            record = self._record(after, before, selected, good)
+                undo = work.commit(store)
+            record = self._record(after, before, selected, work)
         except BaseException:
             # the round is not recorded, so it must not have happened: whoever saves now saves the round before
-            with uninterrupted():
-                store.commit(previous)
+            if undo is not None:
+                with uninterrupted():
+                    undo()
             raise
         self._finish(after, record, began)
 
@@ -141,9 +144,9 @@ class Loop:
         after: Progress,
         before: Progress | None = None,
         selected: Sequence[int] = (),
-        good: Sequence[Done] = (),
+        work: Work | None = None,
     ) -> Record:
-        kept = {d.client for d in good}
+        kept = {*work.good} if work is not None else set()
         record: Record = {
             "round": after.round,
             "selected": list(selected),
@@ -152,8 +155,8 @@ class Loop:
             "bytes_down": after.bytes_down - (before.bytes_down if before else 0),
             "total_bytes_up": after.bytes_up,
             "total_bytes_down": after.bytes_down,
-            "drift": self._drift(after.server, good),
-            "local": local_work(good),
+            "drift": work.drift(after.server, self.problem.drift_names) if work is not None else None,
+            "local": work.local if work is not None else None,
         }
         if self.schedule.stationarity:
             record["stationarity"] = self._stationarity(after)
@@ -165,24 +168,11 @@ class Loop:
         everyone = range(len(self.problem))
         found = {}
         for view in self.algorithm.views:
-            rows = list(self.executor.evaluate(everyone, down, state.store, view))
+            rows = list(self.engine.evaluate(everyone, down, state.store, view))
             if not any(math.isfinite(row["train_loss"] or 0.0) for row in rows):
                 raise Diverged(self._advice(state.round, "no client's training loss is finite"))
             found[view] = summarise(rows)
         return found
-
-    def _drift(self, server: State, done: Sequence[Done]) -> float | None:
-        """Mean over clients of Σ over shared tensors ‖u_i − ū‖; without a server model ū is the clients' mean."""
-        # a method with a split of its own may keep some of the experiment's shared parameters to itself
-        names = [n for n in self.problem.drift_names if done and n in done[0].reply.u]
-        if not names:
-            return None
-        copies = [d.reply.u.only(names) for d in done]
-        u: Vec | None = server.vectors.get("u")
-        centre = u.only(names) if u is not None else mean(copies)
-        gaps = [copy - centre for copy in copies]
-        drift = sum(t.double().norm().item() for gap in gaps for t in gap.values()) / len(gaps)
-        return drift if math.isfinite(drift) else None
 
     def _stationarity(self, state: Progress) -> dict[str, float] | None:
         down = self.algorithm.broadcast(state.server)
@@ -212,24 +202,14 @@ class Loop:
         )
 
 
-def local_work(done: Sequence[Done]) -> dict[str, float | int] | None:
-    """What the local solvers of a round did, summed up for its record."""
-    solved = [d.log for d in done if d.log]
-    if not solved:
-        return None
-    losses = [loss for log in solved if (loss := log[-1].loss) is not None and math.isfinite(loss)]
-    work: dict[str, float | int] = {
-        "epochs": sum(step.epochs for log in solved for step in log) / len(solved),
-    }
-    if losses:
-        work["train_loss"] = math.fsum(losses) / len(losses)
-    ruled = [(last.xi, last.residual) for log in solved if (last := log[-1]).xi is not None]
-    if ruled:
-        work["xi"] = math.fsum(xi or 0.0 for xi, _ in ruled) / len(ruled)
-        known = [r for _, r in ruled if r is not None and math.isfinite(r)]
-        work |= {"residual": max(known)} if known else {}
-        work["missed"] = sum(r is None or not r <= (xi or 0.0) for xi, r in ruled)
-    return work
+def beginning(problem: Problem, algorithm: Algorithm) -> Begin:
+    """How every client starts."""
+
+    def begin(client: int) -> Kept:
+        start = problem.start(client)
+        return Kept(algorithm.client_init(problem.u0, start.v0), start.buffers)
+
+    return begin
 
 
 @contextmanager

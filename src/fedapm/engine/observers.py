@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from fedapm.engine.loop import Progress, Record
+from fedapm.engine.work import Engine
 from fedapm.records import ROUNDS, TIMINGS, JsonLines, write_info
 
 
@@ -51,6 +52,25 @@ class RunFolder:
     def finish(self, progress: Progress, status: str) -> None:
         """Write the final status."""
         write_info(self.folder, self.info | {"status": status, "finished": progress.round})
+
+
+class Remarks:
+    """Passes on what an engine has to say, each thing once."""
+
+    def __init__(self, engine: Engine, tell: Callable[[str], None]) -> None:
+        self.engine, self.tell = engine, tell
+        self._said: set[str] = set()
+
+    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+        """Pass on what is new."""
+        del progress, record, seconds
+        for text in self.engine.remarks:
+            if text not in self._said:
+                self._said.add(text)
+                self.tell(text)
+
+    def on_stop(self, progress: Progress, status: str) -> None:
+        """Nothing to close."""
 
 
 class Display:

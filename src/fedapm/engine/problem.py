@@ -84,10 +84,12 @@ class Problem:
         weighting = weighting or Weighting()
         self.alphas = weighting.alphas([len(c.train) for c in federation.clients])
         self.unit = weighting.unit(len(federation))
-        self._make, self._per_client = _factory(model)
+        self._make, self.per_client = _factory(model)
         self._networks: dict[str, Network] = {}
         self._starts: dict[int, Start] = {}
         first = self._start(0)
+        if (order := picture_order(first.network.module)) is not None:
+            self.federation = federation.stored(order)
         self.u0 = first.network.read(first.network.split.shared)
         self._check_shared()
 
@@ -96,11 +98,16 @@ class Problem:
 
     def start(self, client: int) -> Start:
         """Where a client starts; made when first asked for."""
-        return self._start(client if self._per_client else 0)
+        return self._start(client if self.per_client else 0)
 
     def network(self, client: int) -> Network:
         """The network a client computes with; clients of the same architecture use the same module."""
         return self.start(client).network
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a user should know of how the networks are computed."""
+        return list(dict.fromkeys(text for network in self._networks.values() for text in network.remarks))
 
     def samples(self, client: int, part: Literal["train", "test"]) -> Samples:
         """A client's data on the device."""
@@ -136,13 +143,27 @@ class Problem:
         return self._starts[client]
 
     def _check_shared(self) -> None:
-        if not self._per_client:
+        if not self.per_client:
             return
         reference = {n: t.shape for n, t in self.u0.items()}
         for position, client in enumerate(self.federation.clients):
             network = self.network(position)
             shapes = {n: t.shape for n, t in network.read(network.split.shared).items()}
             check_same_shared(reference, shapes, client.id)
+
+
+def picture_order(module: nn.Module) -> torch.memory_format | None:
+    """The order of pictures in memory that a network's convolutions like best; None where it has none."""
+    convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
+    if not convolutions:
+        return None
+    # with channels last, the gradient of a strided 1×1 convolution of few channels writes outside its memory (seen with
+    # torch 2.13 on a CPU) and brings the process down
+    unsafe = any(
+        max(part.stride) > 1 and max(part.kernel_size) == 1 and (part.in_channels // part.groups) % 8
+        for part in convolutions
+    )
+    return torch.contiguous_format if unsafe else torch.channels_last
 
 
 def default_loss(federation: Federation) -> Loss:
@@ -206,7 +227,8 @@ def _architecture(network: Network) -> str:
 
 def _attributes(module: nn.Module) -> str:
     """Equal for modules whose plain attributes are; an attribute that cannot be written down is like nothing else."""
-    usual = vars(nn.Module()).keys()
+    # how a network falls into stages and steps is said of its class, and a recurrent layer lists its weights twice
+    usual = {*vars(nn.Module()), "stages", "flow", "_flat_weights", "_flat_weight_refs", "_all_weights"}
     plain = [{k: v for k, v in vars(part).items() if k not in usual} for part in module.modules()]
     return repr(plain) if all(map(_written_whole, plain)) else str(id(module))
 

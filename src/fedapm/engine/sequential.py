@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedapm.algorithm import Algorithm, Reply, State
+from fedapm.algorithm import Algorithm, State
 from fedapm.engine.problem import Problem
 from fedapm.engine.store import Kept, Store
+from fedapm.engine.work import Done, Finished
 from fedapm.errors import FedapmError
 from fedapm.metrics import Score, classification
 from fedapm.samples import Samples
-from fedapm.solver import Solved
-from fedapm.vec import Vec
-
-
-@dataclass(frozen=True)
-class Done:
-    """One client's finished round."""
-
-    client: int
-    reply: Reply
-    buffers: Vec
-    log: list[Solved]
 
 
 class Sequential:
     """Runs clients in the caller's process, in order."""
 
+    name = "sequential"
+
     def __init__(self, problem: Problem, algorithm: Algorithm) -> None:
         self.problem, self.algorithm = problem, algorithm
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the networks have to say."""
+        return self.problem.remarks
+
+    def work(self, clients: Sequence[int], down: State, store: Store, round: int) -> Finished:
+        """The local work of the selected clients."""
+        return Finished(self.train(clients, down, store, round))
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def train(self, clients: Sequence[int], down: State, store: Store, round: int) -> Iterator[Done]:
         """The local work of the selected clients."""

@@ -11,8 +11,19 @@ from torch import nn
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.models.cnn import CNN
 from fedapm.models.digits import DigitsNet
+from fedapm.models.har import HARClassifier
+from fedapm.models.image_text import ImageTextClassifier
+from fedapm.models.mm_action import MMActionClassifier
+from fedapm.models.resnet import ResNet18
 
-MODELS: dict[str, type[nn.Module]] = {"digits": DigitsNet, "cnn": CNN}
+MODELS: dict[str, type[nn.Module]] = {
+    "digits": DigitsNet,
+    "cnn": CNN,
+    "image-text": ImageTextClassifier,
+    "har": HARClassifier,
+    "mm-action": MMActionClassifier,
+    "resnet18": ResNet18,
+}
 
 
 def factory(
@@ -30,9 +41,43 @@ def factory(
     for option in options:
         if option not in known:
             raise FedapmError(f"unknown setting 'model.options.{option}' of {name}; {did_you_mean(option, known)}")
+    arguments = {**_measured(name, kind, shapes), **options}
+
+    def make() -> nn.Module:
+        try:
+            return kind(classes=classes, **arguments)
+        except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+            given = ", ".join(f"{option} = {value!r}" for option, value in options.items())
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise FedapmError(
+                f"no {name} can be made with model.options {given or 'as they are'} ({reason})."
+            ) from None
+
+    return make
+
+
+def _measured(name: str, kind: type[nn.Module], shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The arguments that a network's inputs ask for."""
     fitting: Callable[[Sequence[Sequence[int]]], dict[str, Any]] | None = getattr(kind, "fitting", None)
-    arguments = {**(fitting(shapes) if fitting is not None and shapes else {}), **options}
-    return lambda: kind(classes=classes, **arguments)
+    if fitting is None or not shapes:
+        return {}
+    try:
+        return fitting(shapes)
+    except ValueError:
+        there = ", ".join(f"({', '.join(map(str, shape))})" for shape in shapes if len(shape) > 0)
+        raise FedapmError(
+            f"the model {name} takes {getattr(kind, 'takes', 'other inputs')}, but the data has inputs of the shapes "
+            f"{there}; choose another model (see: fedapm list models)."
+        ) from None
 
 
-__all__ = ["CNN", "MODELS", "DigitsNet", "factory"]
+__all__ = [
+    "CNN",
+    "MODELS",
+    "DigitsNet",
+    "HARClassifier",
+    "ImageTextClassifier",
+    "MMActionClassifier",
+    "ResNet18",
+    "factory",
+]

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from fedapm.flow import Step
+
 
 class DigitsNet(nn.Module):
     """64 pixels → stem → body → head, three fully connected layers."""
@@ -16,6 +18,11 @@ class DigitsNet(nn.Module):
         "output": ("head",),
         "head": ("head",),
     }
+    flow: ClassVar[tuple[Step, ...]] = (
+        Step("stemmed", ("pixels",), ("stem",)),
+        Step("features", ("stemmed",), ("body",)),
+        Step("scores", ("features",), ("head",)),
+    )
 
     def __init__(self, classes: int = 10, width: int = 64, features: int = 32) -> None:
         super().__init__()
@@ -25,6 +32,19 @@ class DigitsNet(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Class scores."""
-        hidden = self.stem(pixels.flatten(1)).relu()
-        scores: Tensor = self.head(self.body(hidden).relu())
+        return self.scores(self.features(self.stemmed(pixels)))
+
+    def stemmed(self, pixels: Tensor) -> Tensor:
+        """What the stem makes of the pixels."""
+        hidden: Tensor = self.stem(pixels.flatten(1)).relu()
+        return hidden
+
+    def features(self, stemmed: Tensor) -> Tensor:
+        """What the body makes of that."""
+        hidden: Tensor = self.body(stemmed).relu()
+        return hidden
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Class scores from features."""
+        scores: Tensor = self.head(features)
         return scores

@@ -1,0 +1,280 @@
+"""Computed features on disk: in shards, so that work that was cut off goes on where it stopped.
+
+A folder of features holds one folder for each way of computing them (the settings). In there are the shards, each
+named after its place and the contents it was made of, and an index, which is written last and says which shards
+belong to which items. Without an index the features are incomplete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from fedapm.data.dataset import Tell
+from fedapm.errors import FedapmError
+from fedapm.files import read_json, read_tensors, remove_leftovers, write_json, write_tensors
+
+FORMAT = 1
+INDEX = "index.json"
+SHARDS = "*.safetensors"
+
+Encode = Callable[[Sequence[int]], dict[str, Tensor]]
+"""The features of the items at some positions; the first dimension of each tensor counts the items."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A sample of which features are made."""
+
+    key: str
+    """A stable name, such as its relative path."""
+    stamp: str
+    """A cheap fingerprint, such as the size of a file, or the text itself."""
+    digest: Callable[[], str]
+    """A fingerprint of the content, computed only when preparing."""
+
+
+def file_item(key: str, path: Path) -> Item:
+    """An item that is a file: its size is the stamp, a checksum the digest."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise FedapmError(f"{path} {_trouble(error)}.") from None
+    return Item(key, str(size), lambda: _file_digest(path))
+
+
+def text_item(key: str, text: str) -> Item:
+    """An item that is a text."""
+    return Item(key, text, lambda: _sha256(text))
+
+
+def prepare(
+    folder: Path,
+    items: Sequence[Item],
+    settings: Mapping[str, Any],
+    encode: Encode,
+    *,
+    what: str,
+    tell: Tell,
+    shard: int = 256,
+) -> Path:
+    """Compute the features that are not there yet, and give the folder they are in.
+
+    Shards of different lengths in their further dimensions are padded with zeros when they are loaded.
+    """
+    if not items:
+        raise FedapmError(f"{what}: there is nothing to make features of.")
+    home = _home(folder, settings)
+    with _alone(home, what, tell, len(items)):
+        remove_leftovers(home)
+        tell(what, 0, len(items))
+        shards: list[dict[str, Any]] = []
+        layouts: list[dict[str, Any]] = []
+        for start in range(0, len(items), shard):
+            positions = range(start, min(start + shard, len(items)))
+            entry, layout = _shard(home, items, settings, encode, positions, what)
+            shards.append(entry)
+            layouts.append(layout)
+            tell(what, positions.stop, len(items))
+        index = {
+            "format": FORMAT,
+            "settings": dict(settings),
+            "tensors": _common(layouts),
+            "shards": shards,
+            "items": _listing(items),
+        }
+        with _writing(home, what):
+            write_json(home / INDEX, index)
+            kept = {entry["file"] for entry in shards}
+            for path in home.glob(SHARDS):
+                if path.name not in kept:
+                    path.unlink(missing_ok=True)
+    return home
+
+
+def load(
+    folder: Path, items: Sequence[Item], settings: Mapping[str, Any], *, what: str, hint: str
+) -> dict[str, Tensor]:
+    """The features of all items, or one line that says what is wrong with them and ends in the hint."""
+    home = _home(folder, settings)
+    trouble = _mismatch(home, items, settings)
+    if trouble:
+        raise FedapmError(f"{what}: {trouble}; {hint}")
+    try:
+        return _joined(home, read_json(home / INDEX))
+    except FedapmError as error:
+        raise FedapmError(f"{what}: {str(error).rstrip('.')}; {hint}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
+        raise FedapmError(f"{what}: {home / INDEX} is damaged; {hint}") from None
+
+
+def complete(folder: Path, items: Sequence[Item], settings: Mapping[str, Any]) -> bool:
+    """Whether features of these items are there, as far as can be told without reading them."""
+    return not _mismatch(_home(folder, settings), items, settings)
+
+
+def _shard(
+    home: Path, items: Sequence[Item], settings: Mapping[str, Any], encode: Encode, positions: range, what: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    contents = _sha256(_canonical([FORMAT, settings, [[items[k].key, items[k].digest()] for k in positions]]))
+    path = home / f"{positions.start:07d}-{contents[:16]}.safetensors"
+    tensors = _finished(path, contents)
+    if tensors is None:
+        tensors = {name: values.detach().cpu() for name, values in encode(positions).items()}
+        _check(tensors, items, positions, what)
+        with _writing(home, what):
+            write_tensors(path, tensors, {"contents": contents})
+    layout = {n: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape[1:])} for n, t in tensors.items()}
+    return {"file": path.name, "contents": contents, "count": len(positions)}, layout
+
+
+def _finished(path: Path, contents: str) -> dict[str, Tensor] | None:
+    try:
+        tensors, about = read_tensors(path)
+    except FedapmError:
+        return None
+    return tensors if about.get("contents") == contents else None
+
+
+def _check(tensors: Mapping[str, Tensor], items: Sequence[Item], positions: range, what: str) -> None:
+    for name, values in tensors.items():
+        if values.ndim == 0 or len(values) != len(positions):
+            raise ValueError(f"{what}: {name} has the shape {tuple(values.shape)} for {len(positions)} items")
+        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+            fine = torch.isfinite(values).flatten(1).all(1) if values.ndim > 1 else torch.isfinite(values)
+            broken = items[positions[int((~fine).nonzero()[0])]].key
+            raise FedapmError(f"{what}: the features of {broken} are not finite; leave it out or repair it.")
+
+
+def _common(layouts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The layout that holds every shard: its longest dimensions."""
+    first = layouts[0]
+    for layout in layouts:
+        if layout.keys() != first.keys() or any(
+            layout[n]["dtype"] != first[n]["dtype"] or len(layout[n]["shape"]) != len(first[n]["shape"]) for n in first
+        ):
+            raise ValueError(f"shards of different kinds: {dict(first)} and {dict(layout)}")
+    return {
+        name: {
+            "dtype": first[name]["dtype"],
+            "shape": [max(sizes) for sizes in zip(*(layout[name]["shape"] for layout in layouts), strict=True)],
+        }
+        for name in first
+    }
+
+
+def _joined(home: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
+    # made whole at once and filled, because features are the largest thing in memory
+    count = len(index["items"])
+    joined = {
+        name: torch.zeros((count, *layout["shape"]), dtype=getattr(torch, layout["dtype"]))
+        for name, layout in index["tensors"].items()
+    }
+    start = 0
+    for entry in index["shards"]:
+        path = home / entry["file"]
+        tensors, about = read_tensors(path)
+        if about.get("contents") != entry["contents"] or tensors.keys() != joined.keys():
+            raise FedapmError(f"{path} is another file than the one that was written.")
+        stop = start + int(entry["count"])
+        for name, values in tensors.items():
+            # the further dimensions of a shard may be shorter; what is not filled stays zero
+            part = joined[name][(slice(start, stop), *(slice(size) for size in values.shape[1:]))]
+            if part.shape != values.shape or part.dtype != values.dtype:
+                raise FedapmError(f"{path} does not fit the other features.")
+            part.copy_(values)
+        start = stop
+    if start != count:
+        raise FedapmError(f"{home / INDEX} is damaged.")
+    return joined
+
+
+def _mismatch(home: Path, items: Sequence[Item], settings: Mapping[str, Any]) -> str:
+    """What is wrong with the features of these items at first sight; empty if nothing is."""
+    if not (home / INDEX).is_file():
+        begun = home.is_dir() and any(home.glob(SHARDS))
+        return f"the features in {home} are incomplete" if begun else f"there are no features in {home}"
+    try:
+        index = read_json(home / INDEX)
+        if index["format"] != FORMAT or _canonical(index["settings"]) != _canonical(settings):
+            return f"the features in {home} were made in another way"
+        kept = [(key, stamp) for key, stamp in index["items"]]
+        lost = [entry["file"] for entry in index["shards"] if not (home / entry["file"]).is_file()]
+    except (FedapmError, KeyError, TypeError, ValueError, AttributeError):
+        return f"{home / INDEX} is damaged"
+    for (key, stamp), (was, had) in zip(_listing(items), kept, strict=False):
+        if (key, stamp) != (was, had):
+            changed = f"{key} has changed" if key == was else f"{key} stands where {was} was"
+            return f"the features in {home} are out of date ({changed})"
+    if len(items) != len(kept):
+        return f"the features in {home} are out of date ({len(kept)} samples instead of {len(items)})"
+    return f"the features in {home} are incomplete ({lost[0]} is missing)" if lost else ""
+
+
+@contextmanager
+def _alone(home: Path, what: str, tell: Tell, total: int) -> Iterator[None]:
+    """One process at a time; whoever comes second finds the work done."""
+    with _writing(home, what):
+        home.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(home / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            tell(f"{what} (waiting for another process)", 0, total)
+            lock.acquire(poll_interval=0.2)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _writing(home: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FedapmError(
+            f"{what}: features cannot be written to {home} ({error.strerror or error}); make room there or choose "
+            "another folder (data.cache)."
+        ) from None
+
+
+def _home(folder: Path, settings: Mapping[str, Any]) -> Path:
+    """The folder for one way of computing features."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(settings.get("encoder", "features")))
+    return folder / f"{name}-{_sha256(_canonical([FORMAT, settings]))[:12]}"
+
+
+def _listing(items: Sequence[Item]) -> list[tuple[str, str]]:
+    """Keys and stamps as the index keeps them: a stamp may be a long text."""
+    return [(item.key, _sha256(item.stamp)[:16]) for item in items]
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=dict)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise FedapmError(f"{path} {_trouble(error)}.") from None
+
+
+def _trouble(error: OSError) -> str:
+    return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror or error})"

@@ -1,0 +1,291 @@
+"""Cohort: the tasks of several clients as one, for methods that are given stacks of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from fedapm import streams
+from fedapm.engine.problem import Problem, squared_error
+from fedapm.engine.together import Forward
+from fedapm.network import Loss, Network
+from fedapm.samples import Samples
+from fedapm.solver import Epochs, Prox, Solved, Solver, Stop, Terms
+from fedapm.stack import Each, NotTogether, Stack
+from fedapm.vec import Vec
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of each of the first so many clients, side by side.
+
+    Where batches differ in size the shorter ones are filled up with samples that weigh nothing.
+    """
+
+    inputs: tuple[Tensor, ...]
+    targets: Tensor
+    weights: Tensor | None
+    """(clients, samples); every client's weights sum to one. None where all samples of all clients weigh the same."""
+    sizes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+class Cohort:
+    """Several clients' local problems, larger clients first. It answers as a Task does, for all of them."""
+
+    def __init__(self, problem: Problem, clients: Sequence[int], round: int, forward: Forward) -> None:
+        self.clients, self.round, self.forward = clients, round, forward
+        self.network: Network = problem.network(clients[0])
+        self.solver: Solver = problem.solver
+        self.unit = problem.unit
+        self.seed = problem.seed
+        self.lr_factor = problem.solver.schedule(max(round - 1, 0), problem.rounds)
+        alphas = [problem.alphas[k] for k in clients]
+        device = problem.device
+        uniform = len(set(alphas)) == 1
+        self.alpha: Any = alphas[0] if uniform else Each(torch.tensor(alphas, dtype=torch.float64, device=device))
+        data = [problem.samples(k, "train") for k in clients]
+        self.sizes = tuple(len(d) for d in data)
+        self._inputs = tuple(_side_by_side([d.inputs[k] for d in data]) for k in range(len(data[0].inputs)))
+        self._targets = _side_by_side([d.targets for d in data])
+        self._classified = data[0].classified
+        self._streams = [streams.torch_stream(self.seed, "batches", k, round) for k in clients]
+        known = {n: _bounds(n, self.solver.batch_size) for n in set(self.sizes)}
+        self._bounds = [known[n] for n in self.sizes]
+        self.log: list[Solved] = []
+        self.losses: Tensor | None = None
+        """The mean loss of each client in the last phase's last epoch."""
+
+    @property
+    def train(self) -> Samples:
+        """Not to be had for several clients."""
+        raise NotTogether("the method looks at a client's data itself")
+
+    def minimise(
+        self,
+        start: Vec,
+        given: Vec | None = None,
+        *,
+        weight: Any = None,
+        linear: Vec | None = None,
+        prox: Prox | None = None,
+        stop: Stop | None = None,
+        lr: float | None = None,
+        on: Batch | None = None,
+        loss: Loss | None = None,
+    ) -> Vec:
+        """Minimise weight·f + ⟨linear, p⟩ + prox over the parameters named in ``start``, for every client."""
+        if not start:
+            return start
+        stop = stop or Epochs(self.solver.epochs)
+        if not isinstance(stop, Epochs):
+            raise NotTogether("the ξ-rule lets every client stop at a time of its own")
+        terms = Terms(self.unit if weight is None else weight, self.solver.weight_decay, linear, prox)
+        descent = _Descent(self, start, given or Vec(), terms, self.step_size(lr), loss or self.network.loss)
+        self.network.module.train()
+        counted: list[tuple[Batch, Tensor]] = []
+        for _ in range(stop.count):
+            batches = self._again(on) if on is not None else self.batches(1)
+            counted = [(batch, descent.step(batch)) for batch in batches]
+        self.losses = self._mean_losses(counted, self.sizes if on is None else on.sizes)
+        steps = [stop.count * (len(b) if on is None else 1) for b in self._bounds]
+        share = 1.0 if on is None else sum(on.sizes) / sum(self.sizes)
+        same = len(set(steps)) == 1
+        count: Any = steps[0] if same else Each(torch.tensor(steps, dtype=torch.float64))
+        self.log.append(Solved(stop.count * share, None, steps=count))
+        return descent.found()
+
+    def batches(self, epochs: int | None = None) -> Iterator[Batch]:
+        """The mini-batches of some epochs; a client that has no more batches in an epoch is left out."""
+        for _ in range(self.solver.epochs if epochs is None else epochs):
+            order = self._shuffled()
+            inputs = tuple(_arranged(values, order) for values in self._inputs)
+            targets = _arranged(self._targets, order)
+            bounds = self._bounds
+            if epochs is None and len({len(b) for b in bounds}) > 1:
+                raise NotTogether(
+                    "the method goes through the batches itself, and clients have different numbers of them"
+                )
+            for step in range(len(bounds[0])):
+                active = [b[step] for b in bounds if len(b) > step]
+                first, last = active[0][0], max(end for _, end in active)
+                sizes = tuple(end - begin for begin, end in active)
+                cut = slice(first, last)
+                part = tuple(values[: len(active), cut] for values in inputs)
+                weights = _weights(sizes, last - first, targets.device) if len(set(sizes)) > 1 else None
+                yield Batch(part, targets[: len(active), cut], weights, sizes)
+
+    def some(self, share: float) -> Iterator[Batch]:
+        """Not to be had for several clients."""
+        del share
+        raise NotTogether("the method takes a part of each client's data")
+
+    def step_size(self, lr: float | None = None) -> float:
+        """The step size in this round."""
+        return (self.solver.lr if lr is None else lr) * self.lr_factor
+
+    def gradient(self, at: Vec, given: Vec | None = None, on: Batch | None = None) -> Vec:
+        """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""
+        if on is None:
+            weights = _weights(self.sizes, self._targets.shape[1], self._targets.device)
+            on = Batch(self._inputs, self._targets, weights if len(set(self.sizes)) > 1 else None, self.sizes)
+        descent = _Descent(self, at, given or Vec(), Terms(1.0), 0.0, self.network.loss)
+        self.network.module.eval()
+        grads, _ = descent.gradient(on)
+        return Stack(dict(zip(at.names, grads, strict=True))) + self.solver.weight_decay * at
+
+    def value(self, *parts: Vec) -> float:
+        """Not to be had for several clients."""
+        del parts
+        raise NotTogether("the method asks for the value of the loss")
+
+    def _mean_losses(self, counted: Sequence[tuple[Batch, Tensor]], sizes: Sequence[int]) -> Tensor | None:
+        if not counted:
+            return None
+        sums = torch.zeros(len(sizes), dtype=torch.float64)
+        for batch, losses in counted:
+            sums[: len(batch)] += losses.double().cpu() * torch.tensor(batch.sizes)
+        return sums / torch.tensor(sizes)
+
+    def _again(self, batch: Batch) -> Iterator[Batch]:
+        # a task shuffles even a single batch, which moves its stream on; the mean over the batch does not change
+        for stream, size in zip(self._streams, batch.sizes, strict=True):
+            torch.randperm(size, generator=stream)
+        yield batch
+
+    def _shuffled(self) -> Tensor:
+        orders = [torch.randperm(n, generator=s) for n, s in zip(self.sizes, self._streams, strict=True)]
+        return _side_by_side(orders).to(self._targets.device)
+
+
+class _Descent:
+    """SGD on stacked parameters, in place."""
+
+    def __init__(self, cohort: Cohort, start: Vec, given: Vec, terms: Terms, lr: float, loss: Loss) -> None:
+        self.cohort, self.terms, self.lr, self.loss = cohort, terms, lr, loss
+        count = len(cohort.clients)
+        self.names = start.names
+        self._p = [_own(t, start.stacked, count) for t in start.values()]
+        network = cohort.network
+        self._fixed = {**network.read(network.split.frozen), **given}
+        self._stacked = frozenset(self.names) | (frozenset(given) if given.stacked else frozenset())
+        offset = terms.offset(self.names)
+        self._offset = None if offset is None else [o.expand_as(p) for o, p in zip(offset, self._p, strict=True)]
+        self._velocity: list[Tensor] = []
+        self._active: tuple[int, list[Tensor]] = (0, [])
+
+    def found(self) -> Stack:
+        """The parameters as they are now."""
+        return Stack(dict(zip(self.names, self._p, strict=True)))
+
+    def gradient(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
+        """Every client's gradient of its mean loss, and the losses."""
+        active = self._first(len(batch))
+        fixed = {n: t[: len(batch)] if n in self._stacked else t for n, t in self._fixed.items()}
+        outputs = self.cohort.forward(
+            {**fixed, **dict(zip(self.names, active, strict=True))}, self._stacked, batch.inputs
+        )
+        losses = _losses(self.loss, outputs, batch)
+        grads = torch.autograd.grad(losses.sum(), active, materialize_grads=True, allow_unused=True)
+        return list(grads), losses.detach()
+
+    def step(self, batch: Batch) -> Tensor:
+        """One step of every client in the batch; gives their losses before it."""
+        grads, losses = self.gradient(batch)
+        with torch.no_grad():
+            self._move(grads, len(batch))
+        return losses
+
+    def _first(self, count: int) -> list[Tensor]:
+        if self._active[0] != count:
+            self._active = count, [p[:count].detach().requires_grad_(True) for p in self._p]
+        return self._active[1]
+
+    def _move(self, grads: list[Tensor], count: int) -> None:
+        parameters = [p[:count] for p in self._p]
+        offset = None if self._offset is None else [o[:count] for o in self._offset]
+        weight, slope, lr, momentum = self.terms.weight, self.terms.slope, self.lr, self.cohort.solver.momentum
+        grads = _scaled(grads, weight, count)
+        if not momentum:
+            if not isinstance(slope, Each):
+                if slope:
+                    torch._foreach_mul_(parameters, 1 - lr * slope)
+            else:
+                torch._foreach_sub_(parameters, _scaled(parameters, lr * slope, count))
+            torch._foreach_add_(parameters, grads, alpha=-lr)
+            if offset is not None:
+                torch._foreach_add_(parameters, offset, alpha=-lr)
+            return
+        if isinstance(slope, Each) or slope:
+            torch._foreach_add_(grads, _scaled(parameters, slope, count))
+        if offset is not None:
+            torch._foreach_add_(grads, offset)
+        if not self._velocity:
+            self._velocity = [torch.zeros_like(p) for p in self._p]
+        velocity = [v[:count] for v in self._velocity]
+        torch._foreach_mul_(velocity, momentum)
+        torch._foreach_add_(velocity, grads)
+        torch._foreach_add_(parameters, velocity, alpha=-lr)
+
+
+def _own(tensor: Tensor, stacked: bool, count: int) -> Tensor:
+    wide = tensor if stacked else tensor.expand(count, *tensor.shape)
+    return wide.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _scaled(tensors: list[Tensor], factor: Any, count: int) -> list[Tensor]:
+    if isinstance(factor, Each):
+        some = Each(factor.values[:count])
+        return [t * some.over(t) for t in tensors]
+    return tensors if factor == 1 else list(torch._foreach_mul(tensors, factor))
+
+
+def _losses(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
+    """Every client's mean loss over its own samples."""
+    if loss is functional.cross_entropy and isinstance(outputs, Tensor) and outputs.dim() == 3:
+        flat = functional.cross_entropy(outputs.flatten(0, 1), batch.targets.flatten(), reduction="none")
+        each = flat.view(batch.targets.shape)
+    elif loss is squared_error and isinstance(outputs, Tensor) and outputs.numel() == batch.targets.numel():
+        squares = (outputs.reshape(batch.targets.shape) - batch.targets).square()
+        each = squares.reshape(*batch.targets.shape[:2], -1).mean(-1)
+    elif batch.weights is None:
+        found: Tensor = torch.vmap(loss)(outputs, batch.targets)
+        return found
+    else:
+        raise NotTogether("clients' batches differ in size, and the loss is not known to be a mean over samples")
+    return each.mean(1) if batch.weights is None else (each * batch.weights.to(each.dtype)).sum(1)
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    if len({len(p) for p in parts}) == 1:
+        return torch.stack(list(parts))
+    return pad_sequence(list(parts), batch_first=True)
+
+
+def _arranged(values: Tensor, order: Tensor) -> Tensor:
+    """Every client's samples in the order drawn for it."""
+    clients, samples = order.shape
+    rows = (order + samples * torch.arange(clients, device=order.device).unsqueeze(1)).flatten()
+    return values.flatten(0, 1).index_select(0, rows).view(values.shape)
+
+
+def _bounds(samples: int, size: int) -> list[tuple[int, int]]:
+    """Where each batch of an epoch begins and ends; a single sample left over joins the batch before it."""
+    if not size or size >= samples:
+        return [(0, samples)]
+    starts = range(0, samples - 1 if samples % size == 1 else samples, size)
+    ends = [*starts[1:], samples]
+    return list(zip(starts, ends, strict=True))
+
+
+def _weights(sizes: Sequence[int], width: int, device: torch.device) -> Tensor:
+    length = torch.tensor(sizes, device=device, dtype=torch.float64).unsqueeze(1)
+    return (torch.arange(width, device=device) < length) / length

@@ -1,0 +1,342 @@
+"""What every engine promises: the same results as one client after the other, for every method."""
+
+import math
+import os
+import re
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from fedapm.algorithm import State
+from fedapm.algorithms import METHODS, PRESETS
+from fedapm.data import IID, Dirichlet, Federation
+from fedapm.data.digits import federation
+from fedapm.engine import checkpoint
+from fedapm.engine.loop import Loop, Schedule
+from fedapm.engine.observers import Memory
+from fedapm.engine.problem import Problem, Weighting
+from fedapm.engine.processes import Processes
+from fedapm.engine.sampling import Sampling
+from fedapm.engine.sequential import Sequential
+from fedapm.engine.table import TableStore
+from fedapm.engine.vectorised import Vectorised
+from fedapm.errors import FedapmError
+from fedapm.models import DigitsNet
+from fedapm.solver import Solver
+from fedapm.split import SplitRule
+from fedapm.vec import Vec
+
+KINDS = METHODS | PRESETS
+CLIENTS = 6
+TOGETHER = {
+    "fedapm", "fedalt", "fedsim", "fedavg", "fedprox", "fedadmm", "ditto", "scaffold", "local", "fedper", "fedrep",
+    "lg-fedavg",
+}  # fmt: skip
+"""Methods whose clients can be trained side by side even where they have different numbers of samples."""
+
+
+def double(*, dropout: float = 0.0) -> nn.Module:
+    """A small network in double precision, so that engines which add up in another order still agree closely."""
+    del dropout
+    return DigitsNet(width=16, features=8).double()
+
+
+@pytest.fixture(scope="module", params=["ragged", "even"])
+def clients(request) -> Federation:
+    rule = Dirichlet(CLIENTS, 1.0, 30) if request.param == "ragged" else IID(CLIENTS)
+    made = federation(rule, test_fraction=0.2, seed=0)
+    return Federation.from_clients(
+        {c.id: (c.train.inputs[0].double(), c.train.targets) for c in made.clients},
+        test={c.id: (c.test.inputs[0].double(), c.test.targets) for c in made.clients},
+    )
+
+
+def run(clients, name, engine, rounds=10, weights="uniform", make_store=None, model=double, **solver):
+    method = KINDS[name]()
+    settings = Solver(**({"lr": 0.05, "epochs": 2, "batch_size": 20, "weight_decay": 0.001} | solver))
+    rule = SplitRule(preset="output") if model is double else SplitRule()
+    problem = Problem(
+        clients, model, rule, adapt=method.adapt, solver=settings, weighting=Weighting(weights), rounds=rounds
+    )
+    memory, made = Memory(), engine(problem, method)
+    extra = {} if make_store is None else {"make_store": lambda begin: make_store(begin, CLIENTS)}
+    loop = Loop(problem, method, Schedule(rounds, Sampling(0.5), 5), [memory], made, **extra)
+    try:
+        return loop.run(), memory.records, made
+    finally:
+        made.close()
+
+
+def gap(a: State, b: State) -> float:
+    assert a.keys() == b.keys()
+    found = 0.0
+    for field, value in a.items():
+        other = b[field]
+        if isinstance(value, Vec):
+            assert value.names == other.names
+            found = max([found, *(float((value[n] - other[n]).abs().max()) for n in value if value[n].numel())])
+        else:
+            found = max(found, abs(value - other))
+    return found
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_processes_agree_with_one_process_to_the_bit(clients, name):
+    alone, expected, _ = run(clients, name, Sequential, rounds=3)
+    shared, found, _ = run(clients, name, lambda p, m: Processes(p, m, 2), rounds=3)
+    assert found == expected
+    assert gap(shared.server, alone.server) == 0
+    assert all(gap(shared.store.get(k).state, alone.store.get(k).state) == 0 for k in range(CLIENTS))
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_side_by_side_agrees_with_one_by_one(clients, name):
+    alone, expected, _ = run(clients, name, Sequential)
+    many, found, engine = run(clients, name, Vectorised, make_store=TableStore)
+    assert gap(many.server, alone.server) < 1e-9
+    assert max(gap(many.store.get(k).state, alone.store.get(k).state) for k in range(CLIENTS)) < 1e-9
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["selected"] == theirs["selected"]
+        assert ours["dropped"] == theirs["dropped"] == []
+        assert ours["total_bytes_up"] == theirs["total_bytes_up"]
+        assert ours["total_bytes_down"] == theirs["total_bytes_down"]
+        assert ours["drift"] == pytest.approx(theirs["drift"], abs=1e-9)
+        assert ours["local"] == pytest.approx(theirs["local"], abs=1e-9)
+    if name in TOGETHER:
+        assert engine.remarks == []
+
+
+@pytest.mark.parametrize("name", ["fedapm", "fedavg", "scaffold"])
+def test_in_single_precision_the_difference_stays_below_a_hundred_thousandth(name):
+    clients = federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0)
+    model = lambda: DigitsNet()  # noqa: E731
+    alone, _, _ = run(clients, name, Sequential, model=model)
+    many, _, engine = run(clients, name, Vectorised, model=model)
+    assert gap(many.server, alone.server) < 1e-5
+    assert engine.remarks == []
+
+
+@pytest.mark.parametrize("name", ["fedapm", "fedavg", "scaffold", "ditto"])
+@pytest.mark.parametrize("extra", [{"momentum": 0.5}, {"batch_size": 0}, {"epochs": 1, "batch_size": 7}])
+def test_side_by_side_knows_every_setting_of_the_solver(clients, name, extra):
+    alone, _, _ = run(clients, name, Sequential, rounds=3, weights="samples", **extra)
+    many, _, engine = run(clients, name, Vectorised, rounds=3, weights="samples", **extra)
+    assert engine.remarks == []
+    assert gap(many.server, alone.server) < 1e-9
+
+
+def test_little_memory_means_fewer_clients_together_and_the_same_results(clients):
+    alone, expected, _ = run(clients, "fedapm", Sequential, rounds=3)
+    few, found, engine = run(clients, "fedapm", lambda p, m: Vectorised(p, m, memory=1), rounds=3)
+    assert engine.remarks == []
+    assert gap(few.server, alone.server) < 1e-9
+    assert found[-1]["drift"] == pytest.approx(expected[-1]["drift"], abs=1e-9)
+
+
+class Curved(nn.Module):
+    """A network that is not made of fully connected layers alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.norm = nn.GroupNorm(2, 4)
+        self.head = nn.Linear(4 * 36, 10)
+        self.double()
+
+    def forward(self, x):
+        hidden = self.norm(self.conv(x.view(-1, 1, 8, 8))).relu()
+        return self.head(hidden.flatten(1))
+
+
+def test_any_network_can_be_trained_side_by_side(clients):
+    alone, _, _ = run(clients, "fedsim", Sequential, rounds=3, model=Curved)
+    many, _, engine = run(clients, "fedsim", Vectorised, rounds=3, model=Curved)
+    assert engine.remarks == []
+    assert gap(many.server, alone.server) < 1e-9
+
+
+class Dropping(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 12), nn.ReLU(), nn.Dropout(0.5), nn.Linear(12, 10))
+        self.double()
+
+
+class Normed(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10))
+        self.double()
+
+
+@pytest.mark.parametrize(("model", "reason"), [(Dropping, "Dropout"), (Normed, "running_mean")])
+def test_what_belongs_to_one_client_is_run_one_by_one_and_said(clients, model, reason):
+    alone, expected, _ = run(clients, "fedsim", Sequential, rounds=2, model=model)
+    many, found, engine = run(clients, "fedsim", Vectorised, rounds=2, model=model)
+    assert found == expected
+    assert gap(many.server, alone.server) == 0
+    assert any(reason in remark and "one by one" in remark for remark in engine.remarks)
+
+
+def test_a_client_that_diverges_is_left_out_side_by_side_too(clients):
+    poisoned = Federation(clients.clients)
+    bad = poisoned[2]
+    bad.train.inputs[0][0, 0] = math.nan
+    try:
+        alone, expected, _ = run(poisoned, "fedavg", Sequential, rounds=4)
+        many, found, _ = run(poisoned, "fedavg", Vectorised, rounds=4, make_store=TableStore)
+    finally:
+        bad.train.inputs[0][0, 0] = 0.0
+    assert [r["dropped"] for r in found] == [r["dropped"] for r in expected]
+    assert any(r["dropped"] == [2] for r in found)
+    assert gap(many.server, alone.server) < 1e-9
+
+
+def test_a_method_that_stacks_mean_nothing_to_is_noticed(clients):
+    """Raw tensors of a stack are not a client's; the first round is compared with one client by itself."""
+    kind = KINDS["fedsim"]
+
+    class Clipped(kind):
+        def client(self, down, s, task):
+            reply = super().client(down, s, task)
+            longest = max(float(t.norm()) for t in reply.u.values())
+            u = reply.u / longest
+            return type(reply)(self.upload(u, down.u, task), reply.state, u)
+
+    KINDS["clipped"] = Clipped
+    try:
+        alone, expected, _ = run(clients, "clipped", Sequential, rounds=2)
+        many, found, engine = run(clients, "clipped", Vectorised, rounds=2)
+    finally:
+        del KINDS["clipped"]
+    assert found == expected
+    assert gap(many.server, alone.server) == 0
+    assert any("comes out differently" in remark for remark in engine.remarks)
+
+
+def test_a_checkpoint_of_one_engine_is_continued_by_another(clients, tmp_path):
+    half, _, _ = run(clients, "fedapm", Vectorised, rounds=2, make_store=TableStore)
+    path = checkpoint.save(tmp_path, half)
+    method = KINDS["fedapm"]()
+    settings = Solver(lr=0.05, epochs=2, batch_size=20, weight_decay=0.001)
+    problem = Problem(clients, double, SplitRule(preset="output"), adapt=method.adapt, solver=settings, rounds=4)
+    loop = Loop(problem, method, Schedule(4, Sampling(0.5), 5))
+    straight, _, _ = run(clients, "fedapm", Sequential, rounds=4)
+    assert gap(loop.run(checkpoint.load(path, loop.start())).server, straight.server) < 1e-9
+
+
+class Deadly(nn.Module):
+    """Kills its process when it sees a marked client, as often as a file says."""
+
+    def __init__(self, path) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 10).double()
+        self.path = path
+
+    def forward(self, x):
+        if self.training and self.path.exists() and os.getpid() != self.parent:
+            left = int(self.path.read_text())
+            if left:
+                self.path.write_text(str(left - 1))
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self.inner(x)
+
+
+def deadly(path):
+    def make() -> nn.Module:
+        module = Deadly(path)
+        module.parent = os.getpid()
+        return module
+
+    return make
+
+
+def test_a_worker_that_dies_is_replaced_and_its_client_run_again(clients, tmp_path):
+    count = tmp_path / "deaths"
+    alone, expected, _ = run(clients, "fedavg", Sequential, rounds=2, model=deadly(count))
+    count.write_text("2")
+    shared, found, engine = run(clients, "fedavg", lambda p, m: Processes(p, m, 2), rounds=2, model=deadly(count))
+    assert found == expected
+    assert gap(shared.server, alone.server) == 0
+    assert count.read_text() == "0"
+    assert any("SIGKILL" in remark for remark in engine.remarks)
+
+
+def test_a_client_that_always_kills_its_worker_is_named(clients, tmp_path):
+    count = tmp_path / "deaths"
+    count.write_text("1000")
+    with pytest.raises(FedapmError, match=r"client \d+ was killed by SIGKILL 3 times"):
+        run(clients, "fedavg", lambda p, m: Processes(p, m, 2), rounds=2, model=deadly(count))
+
+
+def test_workers_end_with_their_engine(clients):
+    method = KINDS["fedavg"]()
+    problem = Problem(clients, double, SplitRule(preset="output"), adapt=method.adapt)
+    engine = Processes(problem, method, 2)
+    loop = Loop(problem, method, Schedule(1, Sampling(1.0)), engine=engine)
+    loop.run()
+    pids = [w.process.pid for w in engine._workers]
+    assert len(pids) == 2
+    engine.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_an_error_in_a_worker_is_the_same_line(clients):
+    small = lambda: nn.Linear(64, 3).double()  # noqa: E731
+    with pytest.raises(FedapmError, match="3") as alone:
+        run(clients, "fedavg", Sequential, rounds=1, model=small, epochs=0)
+    with pytest.raises(FedapmError) as shared:
+        run(clients, "fedavg", lambda p, m: Processes(p, m, 2), rounds=1, model=small, epochs=0)
+    # which client's turn it was when the first one failed depends on the workers, what is said of it does not
+    assert re.sub(r"client \d", "client", str(shared.value)) == re.sub(r"client \d", "client", str(alone.value))
+
+
+def test_clients_with_networks_of_their_own_run_in_processes(clients):
+    def make(client):
+        width = 8 + 4 * (int(client.id) % 3)
+        return nn.Sequential(nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 10)).double()
+
+    def play(engine):
+        method = KINDS["fedalt"]()
+        problem = Problem(
+            clients, make, SplitRule(personal=("2", "4")), adapt=method.adapt, solver=Solver(lr=0.05, batch_size=20)
+        )
+        made = engine(problem, method)
+        memory = Memory()
+        try:
+            return Loop(problem, method, Schedule(3, Sampling(0.5)), [memory], made).run(), memory.records
+        finally:
+            made.close()
+
+    (alone, expected), (shared, found) = play(Sequential), play(lambda p, m: Processes(p, m, 2))
+    assert found == expected
+    assert gap(shared.server, alone.server) == 0
+
+
+def test_nobody_waits_for_a_worker_whose_parent_is_gone(clients):
+    """A worker notices that nobody will ask it any more, and ends."""
+    method = KINDS["fedavg"]()
+    problem = Problem(clients, double, SplitRule(preset="output"), adapt=method.adapt)
+    engine = Processes(problem, method, 2)
+    Loop(problem, method, Schedule(1, Sampling(1.0)), engine=engine).run()
+    processes = [w.process for w in engine._workers]
+    for worker in engine._workers:
+        worker.connection.close()
+    for process in processes:
+        process.join(20)
+        assert process.exitcode == 0
+    engine._workers.clear()
+
+
+def test_one_thread_is_all_a_worker_uses(clients):
+    """Results do not depend on how many threads the caller has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        _, found, _ = run(clients, "fedavg", lambda p, m: Processes(p, m, 2), rounds=1)
+    finally:
+        torch.set_num_threads(before)
+    _, expected, _ = run(clients, "fedavg", lambda p, m: Processes(p, m, 1), rounds=1)
+    assert found == expected
