@@ -63,7 +63,7 @@ class CREMAD(DataSet):
     defaults = {
         "data": {"partition": "natural", "minimum": 10},
         "model": {"name": "mm-action", "preset": "input"},
-        "solver": {"lr": 0.1, "batch_size": 50},
+        "solver": {"lr": 0.1, "momentum": 0.9, "batch_size": 50},
         "engine": {"fraction": 0.1, "evaluate_every": 5},
     }
 

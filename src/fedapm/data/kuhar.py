@@ -52,7 +52,7 @@ class KUHAR(DataSet):
     defaults = {
         "data": {"partition": "natural"},
         "model": {"name": "har", "preset": "split_input"},
-        "solver": {"lr": 0.1, "batch_size": 50},
+        "solver": {"lr": 0.1, "momentum": 0.9, "batch_size": 50},
         "engine": {"evaluate_every": 5, "fraction": 0.2},
     }
 

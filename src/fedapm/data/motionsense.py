@@ -46,7 +46,7 @@ class MotionSense(DataSet):
     defaults = {
         "data": {"partition": "natural"},
         "model": {"name": "har", "preset": "split_input"},
-        "solver": {"lr": 0.1, "batch_size": 50},
+        "solver": {"lr": 0.1, "momentum": 0.9, "batch_size": 50},
         "engine": {"evaluate_every": 5},
     }
 

@@ -72,7 +72,7 @@ class RAVDESS(DataSet):
     defaults = {
         "data": {"partition": "natural", "minimum": 10},
         "model": {"name": "mm-action", "preset": "input"},
-        "solver": {"lr": 0.1, "batch_size": 20},
+        "solver": {"lr": 0.1, "momentum": 0.9, "batch_size": 20},
         "engine": {"fraction": 0.3},
     }
 

@@ -90,7 +90,8 @@ class Loop:
         status = "interrupted"
         try:
             if progress is None:
-                self._finish(self.progress, self._record(self.progress), time.perf_counter())
+                began = time.perf_counter()
+                self._finish(self.progress, self._record(self.progress), began)
             while self.progress.round < self.schedule.rounds:
                 self._round(self.progress)
             status = "complete"
