@@ -378,7 +378,7 @@ def test_clients_are_people_in_the_order_of_their_numbers(tmp_path: Path, known:
 def test_their_own_settings(known: type[DataSet]) -> None:
     assert known.defaults["data"] == {"partition": "natural"}
     assert known.defaults["model"] == {"name": "har", "preset": "split_input"}
-    assert known.defaults["solver"] == {"lr": 0.1, "batch_size": 50}
+    assert known.defaults["solver"] == {"lr": 0.1, "momentum": 0.9, "batch_size": 50}
     assert known.defaults["engine"] == {"evaluate_every": 5}
 
 

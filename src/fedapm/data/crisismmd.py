@@ -81,7 +81,7 @@ class CrisisMMD(DataSet):
     defaults = {
         "data": {"clients": 20, "concentration": 1.0},
         "model": {"name": "image-text", "preset": "input"},
-        "solver": {"lr": 0.5, "batch_size": 50},
+        "solver": {"lr": 0.1, "batch_size": 50},
         "engine": {"evaluate_every": 5},
     }
     encodes = MODALITIES
