@@ -3,7 +3,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test lint bench docs browser clean
+.PHONY: setup demo test lint bench bench-peers docs browser clean
 
 setup: $(VENV)/.dev                     ## environment with everything development needs
 
@@ -39,8 +39,13 @@ lint: $(VENV)/.dev                      ## style, types, architecture
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.base                    ## speed, as ratios to a bare PyTorch loop in the same run
-	$(BIN)/python benchmarks/round.py
+bench: $(VENV)/.base                    ## speed, scale and profile; QUICK=--quick for a short one
+	$(BIN)/python benchmarks/speed.py $(QUICK)
+	$(BIN)/python benchmarks/scale.py $(QUICK)
+	$(BIN)/python benchmarks/profile_round.py $(QUICK)
+
+bench-peers:                            ## environment with pfl and Flower for make bench
+	PYTHON=$(PYTHON) sh benchmarks/peers/setup.sh
 
 docs: $(VENV)/.docs                     ## the documentation as a web site, in site/
 	$(BIN)/mkdocs build --strict

@@ -53,7 +53,7 @@ class Cohort:
         uniform = len(set(alphas)) == 1
         self.alpha: Any = alphas[0] if uniform else Each(torch.tensor(alphas, dtype=torch.float64, device=device))
         data = [problem.samples(k, "train") for k in clients]
-        self.sizes = tuple(len(d) for d in data)
+        self.sizes = tuple(d.targets.shape[0] for d in data)
         self._inputs = tuple(_side_by_side([d.inputs[k] for d in data]) for k in range(len(data[0].inputs)))
         self._targets = _side_by_side([d.targets for d in data])
         self._classified = data[0].classified
@@ -265,7 +265,7 @@ def _losses(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    if len({len(p) for p in parts}) == 1:
+    if len({p.shape[0] for p in parts}) == 1:
         return torch.stack(list(parts))
     return pad_sequence(list(parts), batch_first=True)
 

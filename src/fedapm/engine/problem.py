@@ -112,7 +112,8 @@ class Problem:
     def samples(self, client: int, part: Literal["train", "test"]) -> Samples:
         """A client's data on the device."""
         data = self.federation[client]
-        return (data.train if part == "train" else data.test).to(self.device)
+        samples = data.train if part == "train" else data.test
+        return samples if self.device.type == "cpu" else samples.to(self.device)
 
     def task(self, client: int, round: int) -> Task:
         """A client's local problem in a round."""

@@ -1,0 +1,162 @@
+"""fedapm as a contender: rounds through the public Loop, with a given method, engine and store.
+
+It is started by speed.py and talks through its standard input and output:
+
+    python ours.py '{"workload": {...}, "method": "fedavg" | "fedapm", "engine": "sequential", "workers": 2}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from turns import Turns
+from workloads import Workload, samples, tiny
+
+from fedapm import FedAPM, FedAvg
+from fedapm.algorithm import Algorithm
+from fedapm.data import ClientData, Federation
+from fedapm.engine.loop import Loop, Progress, Record, Schedule
+from fedapm.engine.problem import Problem
+from fedapm.engine.processes import Processes
+from fedapm.engine.sampling import Sampling
+from fedapm.engine.sequential import Sequential
+from fedapm.engine.store import Begin, MemoryStore, Store
+from fedapm.engine.table import TableStore
+from fedapm.engine.vectorised import Vectorised
+from fedapm.engine.work import Engine
+from fedapm.metrics import summarise
+from fedapm.models import CNN
+from fedapm.samples import Samples
+from fedapm.solver import Solver
+from fedapm.split import SplitRule
+
+METHODS: dict[str, Callable[[], Algorithm]] = {"fedavg": FedAvg, "fedapm": FedAPM}
+NEVER = 10**9
+
+
+def federation(work: Workload) -> Federation:
+    """The clients with their training and test data."""
+
+    def part(client: int, name: str) -> Samples:
+        x, y = samples(work, client, name)
+        return Samples((x,), y)
+
+    return Federation(ClientData(str(k), part(k, "train"), part(k, "test")) for k in range(work.clients))
+
+
+def problem(work: Workload, method: Algorithm, data: Federation) -> Problem:
+    """The workload as a problem, from the same start as every other contender."""
+    torch.manual_seed(0)
+    module = CNN() if work.name == "cnn" else tiny()
+    solver = Solver(lr=work.lr, epochs=work.epochs, batch_size=work.batch)
+    return Problem(data, module, SplitRule(personal=work.personal), adapt=method.adapt, solver=solver)
+
+
+def engine(name: str, workers: int, problem: Problem, method: Algorithm) -> Engine:
+    """The engine of that name."""
+    if name == "processes":
+        return Processes(problem, method, workers)
+    return Vectorised(problem, method) if name == "vectorised" else Sequential(problem, method)
+
+
+def loop(work: Workload, method: Algorithm, name: str, workers: int = 1) -> Loop:
+    """Rounds without end that evaluate nothing by themselves."""
+    made = problem(work, method, federation(work))
+    runs = engine(name, workers, made, method)
+
+    def store(begin: Begin) -> Store:
+        return TableStore(begin, work.clients) if name == "vectorised" else MemoryStore(begin)
+
+    return Loop(made, method, Schedule(NEVER, Sampling(count=work.selected), NEVER), engine=runs, make_store=store)
+
+
+class Enough(Exception):
+    """So many rounds are enough."""
+
+
+class Once:
+    """Observer that stops the loop after a round."""
+
+    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+        """Note where the run stands, and stop."""
+        del record, seconds
+        self.progress = progress
+        raise Enough
+
+    def on_stop(self, progress: Progress, status: str) -> None:
+        """Nothing is held."""
+
+
+def one_round(runs: Loop, start: Progress) -> Progress:
+    """A single round, without the evaluation that a run ends with."""
+    once = Once()
+    runs.observers = [once]
+    with suppress(Enough):
+        runs.run(start)
+    return once.progress
+
+
+class Contender:
+    """Observer of the loop: a round ends when it hears of it, and the next one begins when it returns."""
+
+    def __init__(self, turns: Turns, work: Workload, loop: Loop) -> None:
+        self.turns, self.work, self.loop = turns, work, loop
+
+    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+        """Say what the round took and wait for the next."""
+        del seconds
+        self.turns.done(lambda: {"steps": self._steps(record), "loss": self.loss(progress, record["selected"][-1])})
+        self.wait(progress)
+
+    def on_stop(self, progress: Progress, status: str) -> None:
+        """Let the engine go."""
+        del progress, status
+        self.loop.engine.close()
+
+    def wait(self, progress: Progress) -> None:
+        """Until the next round is to begin."""
+
+        def evaluate() -> dict[str, Any]:
+            down = self.loop.algorithm.broadcast(progress.server)
+            view = self.loop.algorithm.views[0]
+            everyone = range(len(self.loop.problem))
+            found = summarise(list(self.loop.engine.evaluate(everyone, down, progress.store, view)))
+            return {"accuracy": found["accuracy"]["mean"]}
+
+        self.turns.wait(evaluate=evaluate)
+
+    def loss(self, progress: Progress, client: int) -> float:
+        """Of a client's model, on its own data."""
+        problem, method = self.loop.problem, self.loop.algorithm
+        u, v = method.model(method.broadcast(progress.server), progress.store.get(client).state)
+        network = problem.network(client)
+        network.load(u, v)
+        data = problem.samples(client, "train")[:600]
+        return network.loss(network.predict(data), data.targets).item()
+
+    def _steps(self, record: Record) -> int:
+        epochs = record["local"]["epochs"]
+        return round(epochs * len(record["selected"]) * -(-self.work.samples // self.work.batch))
+
+
+def main() -> None:
+    turns = Turns()
+    asked = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    work, method = Workload.of(asked["workload"]), METHODS[asked["method"]]()
+    runs = loop(work, method, asked["engine"], asked.get("workers", 1))
+    contender = Contender(turns, work, runs)
+    runs.observers = [contender]
+    start = runs.progress
+    turns.ready(loss=contender.loss(start, 0))
+    contender.wait(start)
+    runs.run(start)
+
+
+if __name__ == "__main__":
+    main()

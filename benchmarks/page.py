@@ -1,0 +1,276 @@
+"""Fill the performance page from the results, so that no figure in it is typed by hand.
+
+    python benchmarks/page.py [--results FOLDER] [--page FILE]
+
+What stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is replaced; figures go into images/ beside the
+page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import plots
+from profile_round import table as operators
+from speed import LABELS
+
+from fedapm.files import read_json, write_atomic
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+BLOCK = re.compile(r"(<!-- begin ([\w-]+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
+
+Results = dict[str, Any]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table; all but the first columns are numbers."""
+    rule = ["---"] * left + ["---:"] * (len(head) - left)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
+
+
+def short(value: float) -> str:
+    """Three digits that mean something."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def part(share: float) -> str:
+    """A share of a round, or how many rounds it is."""
+    return f"{share:.1%}" if share < 2 else f"{share:.1f} rounds"
+
+
+def machine(results: Results) -> str:
+    """Where it was run."""
+    about = results["machine"]
+    return (
+        f"{about['processor']}, {about['cores']} cores, {about['memory_gib']:g} GiB, {about['system']}; "
+        f"Python {about['python']}, torch {about['torch']}."
+    )
+
+
+def workloads(results: Results) -> str:
+    """What a round is."""
+    seen = {group["workload"]["name"]: group["workload"] for group in results["groups"]}
+    rows = [
+        [
+            w["name"],
+            f"{w['clients']:,}",
+            f"{w['selected']:,}",
+            f"{w['samples']:,} × {'×'.join(map(str, w['shape']))}",
+            str(w["batch"]),
+            str(w["epochs"]),
+            ", ".join(f"`{layer}`" for layer in w["personal"]),
+        ]
+        for w in seen.values()
+    ]
+    head = ["workload", "clients", "in a round", "samples of a client", "batch", "epochs (a phase)", "personal layers"]
+    return table(head, rows)
+
+
+def targets(results: Results) -> str:
+    """The ratios that are to be kept."""
+    rows = [
+        [
+            one["what"],
+            "not measured" if one["value"] is None else short(one["value"]),
+            f"{one['sense']} {one['limit']:g}",
+            {True: "met", False: "missed", None: ""}[one["met"]],
+        ]
+        for one in results["targets"]
+    ]
+    return table(["ratio", "measured", "aim", ""], rows)
+
+
+def speed(results: Results, name: str) -> str:
+    """All contenders of a workload."""
+    parts = []
+    for group in results["groups"]:
+        if group["workload"]["name"] != name:
+            continue
+        rows = [
+            [
+                r["name"],
+                short(r["cpu"]["best"]),
+                short(r["cpu"]["median"]),
+                short(r["cpu"]["ratio"]),
+                short(r["wall"]["best"]),
+                short(r["wall"]["median"]),
+                short(r["wall"]["ratio"]),
+                short(r["peak_mib"]),
+                short(r["held_mib"]),
+                f"{r['loss'][0]:.2f} → {r['loss'][1]:.2f}",
+            ]
+            for r in group["contenders"]
+        ]
+        times = ["CPU s", "median", "ratio", "wall s", "median", "ratio"]
+        head = ["contender", *times, "peak MiB", "held MiB", "loss"]
+        counts = sorted({r["rounds"] for r in group["contenders"]})
+        rounds = " or ".join(map(str, counts))
+        steps = group["contenders"][0]["steps"]
+        note = f"{group['label']}: {steps:,} optimiser steps a round, {rounds} rounds each."
+        parts.append(f"{note}\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def equal(results: Results) -> str:
+    """That fedapm and the bare loop compute the same."""
+    rows = [[g["workload"], LABELS[g["method"]], g["engine"], f"{g['gap']:.0e}"] for g in results["same"]]
+    return table(["workload", "method", "engine", "gap"], rows, left=3)
+
+
+def evaluation(results: Results) -> str:
+    """What looking at all clients costs."""
+    rows = [
+        [
+            g["workload"]["name"],
+            found["contender"],
+            short(found["cpu"]),
+            part(found["of_round"]),
+            part(found["of_round_amortised"]),
+        ]
+        for g in results["groups"]
+        if (found := g["evaluation"])
+    ]
+    every = next((g["evaluation"]["every"] for g in results["groups"] if g["evaluation"]), 1)
+    head = ["workload", "engine", "CPU s for all clients", "of a round", f"with evaluate_every = {every}"]
+    return table(head, rows, left=2)
+
+
+def remarks(results: Results) -> str:
+    """What there was to say during the run."""
+    return "\n".join(f"- {line}" for line in results["remarks"]) or "Every contender took part in every comparison."
+
+
+def arithmetic(results: Results) -> str:
+    """How far a round is from what the core can do."""
+    return (
+        f"A round takes {short(results['cpu_seconds'])} CPU seconds and {results['operations'] / 1e9:,.0f} GFLOP, "
+        f"that is {short(results['reached'] / 1e9)} GFLOP/s: {results['share_of_sgemm']:.0%} of the "
+        f"{short(results['sgemm'] / 1e9)} GFLOP/s that a product of two large matrices reaches on the same core. "
+        f"At that rate the round would take {short(results['floor_seconds'])} s."
+    )
+
+
+def populations(cases: list[Results]) -> str:
+    """Rounds and memory against the number of clients."""
+    rows = [
+        [
+            f"{case['population']:,}",
+            {"table": "memory", "mapped": "files"}[case["store"]],
+            short(1e3 * case["rounds"][0]["wall"]["best"]),
+            short(1e3 * case["rounds"][0]["wall"]["median"]),
+            short(case["prepared_mib"]),
+            short(case["peak_mib"]),
+            short(case["disk_mib"]) if case["disk_mib"] else "",
+            *(f"{case['setting_up'][stage]:.1f}" for stage in ("federation", "problem")),
+        ]
+        for case in cases
+    ]
+    head = [
+        "clients", "states in", "ms a round", "median", "data, MiB", "peak MiB", "on disk, MiB", "`Federation`, s",
+        "`Problem`, s",
+    ]  # fmt: skip
+    return table(head, rows, left=2)
+
+
+def cohorts(case: Results) -> str:
+    """Rounds against the number of clients in them."""
+    rows = [
+        [
+            f"{one['cohort']:,}",
+            short(1e3 * one["wall"]["best"]),
+            short(1e3 * one["wall"]["median"]),
+            short(1e6 * one["wall"]["median"] / one["cohort"]),
+        ]
+        for one in case["rounds"]
+    ]
+    return table(["clients in a round", "ms a round", "median", "µs a client"], rows)
+
+
+def large(cases: list[Results]) -> str:
+    """Clients with a state of a megabyte."""
+    rows = [
+        [
+            {"memory": "memory", "mapped": "files"}[case["store"]],
+            f"{case['population']:,}",
+            short(case["state_bytes"] / 2**20),
+            short(1e3 * case["rounds"][0]["wall"]["median"]),
+            short(case["prepared_mib"]),
+            short(case["peak_mib"]),
+            short(case["disk_mib"]) if case["disk_mib"] else "",
+        ]
+        for case in cases
+    ]
+    head = ["states in", "clients", "MiB a client", "ms a round", "data, MiB", "peak MiB", "on disk, MiB"]
+    return table(head, rows)
+
+
+def tiny_cases(scales: Results) -> tuple[list[Results], Results]:
+    """The populations with one size of cohort, and the one with several."""
+    tiny = [case for case in scales["cases"] if case["kind"] == "tiny"]
+    return [c for c in tiny if len(c["rounds"]) == 1], next(c for c in tiny if len(c["rounds"]) > 1)
+
+
+def blocks(speeds: Results, scales: Results, profile: Results) -> dict[str, str]:
+    """What belongs between the markers."""
+    single, several = tiny_cases(scales)
+
+    def figure(name: str, says: str) -> str:
+        return f"![{says}](images/performance-{name}.svg)"
+
+    return {
+        "machine": machine(speeds),
+        "workloads": workloads(speeds),
+        "same": equal(speeds),
+        "targets": targets(speeds),
+        "cnn": speed(speeds, "cnn"),
+        "tiny": speed(speeds, "tiny"),
+        "figure-speed": figure("speed", "CPU seconds of a round for every contender"),
+        "evaluation": evaluation(speeds),
+        "remarks": remarks(speeds),
+        "arithmetic": arithmetic(profile),
+        "operators": operators(profile),
+        "figure-profile": figure("profile", "Shares of a round by sort of work"),
+        "populations": populations(single),
+        "figure-population": figure("population", "Time of a round and peak of memory against the number of clients"),
+        "cohorts": cohorts(several),
+        "figure-cohort": figure("cohort", "Time of a round against the number of clients in it"),
+        "large": large([case for case in scales["cases"] if case["kind"] == "cnn"]),
+    }
+
+
+def fill(text: str, content: dict[str, str]) -> str:
+    """The page with its blocks replaced; every block of either side must be on the other."""
+    named = [match[1] for match in BLOCK.findall(text)]
+    if odd := set(named) ^ set(content) or {name for name in named if named.count(name) > 1}:
+        raise SystemExit(f"the page and the results do not have the same blocks: {', '.join(sorted(odd))}.")
+    return BLOCK.sub(lambda match: f"{match[1]}{content[match[2]]}\n{match[3]}", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--allow-quick", action="store_true", help="take results of quick runs, to try the page")
+    given = parser.parse_args()
+    speeds, scales, profile = (read_json(given.results / f"{name}.json") for name in ("speed", "scale", "profile"))
+    if not given.allow_quick and any(results["quick"] for results in (speeds, scales, profile)):
+        raise SystemExit("these are results of a quick run, which say nothing of speed; run make bench first.")
+    content = blocks(speeds, scales, profile)
+    filled = fill(given.page.read_text("utf-8"), content)
+    images = given.page.parent / "images"
+    single, several = tiny_cases(scales)
+    plots.speed(speeds, images / "performance-speed.svg")
+    plots.population(single, scales["cohort"], images / "performance-population.svg")
+    plots.cohort(several, images / "performance-cohort.svg")
+    plots.profile(profile, images / "performance-profile.svg")
+    write_atomic(given.page, filled)
+    print(f"written: {given.page} and its figures in {images}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""Rounds of FedAvg and FedAPM against a bare PyTorch loop and against other frameworks, taking turns in one run.
+
+    python benchmarks/speed.py [--quick] [--no-peers] [--peers ENVIRONMENT] [--json FILE]
+
+Processor and wall seconds of a round, memory, and ratios to the bare loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import statistics
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import machine
+import same
+import torch
+from contenders import PEERS, Contender, Entry, Failed, peers
+from workloads import QUICK, WORKLOADS, Workload
+
+from fedapm.files import write_json
+
+RESULTS = Path(__file__).parent / "results"
+BARE, OURS, MANY, TOGETHER = "bare PyTorch loop", "fedapm, sequential", "fedapm, {} workers", "fedapm, vectorised"
+EVALUATE_EVERY = 5
+LABELS = {"fedavg": "FedAvg", "fedapm": "FedAPM", "cpu": "CPU", "wall": "wall"}
+
+Group = dict[str, Any]
+
+
+def entries(work: Workload, method: str, others: list[Entry], cores: int, quick: bool) -> list[Entry]:
+    """The contenders for a workload and a method; in a quick run only those that a ratio needs."""
+    asked = {"method": method}
+    bare = Entry(BARE, "bare.py", asked)
+    one = Entry(OURS, "ours.py", asked | {"engine": "sequential"})
+    many = Entry(MANY.format(cores), "ours.py", asked | {"engine": "processes", "workers": cores})
+    together = Entry(TOGETHER, "ours.py", asked | {"engine": "vectorised"})
+    if work.name == "tiny":
+        found = [bare, together] if quick else [bare, one, many, together]
+    else:
+        found = [bare, one] if quick and method == "fedavg" else [bare, one, many]
+    return found + (others if method == "fedavg" else [])
+
+
+def judged(work: Workload) -> str:
+    """The contender whose evaluation is measured: the engine that suits the workload."""
+    return TOGETHER if work.name == "tiny" else OURS
+
+
+def measure(work: Workload, method: str, wanted: list[Entry], remarks: list[str]) -> Group:
+    """Everyone prepares, then everyone does a round in turn, so many times."""
+    running = [Contender(entry, work) for entry in wanted]
+    answers: dict[str, list[dict[str, Any]]] = {entry.name: [] for entry in wanted}
+    evaluations: list[dict[str, Any]] = []
+
+    def give_up(one: Contender, why: Failed) -> None:
+        remarks.append(f"{one.entry.name}, {work.name}, {method}: {why}.")
+        print(remarks[-1])
+        running.remove(one)
+        answers.pop(one.entry.name)
+        one.stop()
+
+    try:
+        for one in list(running):
+            try:
+                one.prepared()
+                one.hold()
+            except Failed as why:
+                give_up(one, why)
+        for number in range(work.rounds):
+            turn = number % len(running)
+            # nobody is always the one after the noisy one
+            for one in running[turn:] + running[:turn]:
+                if number >= (one.entry.rounds or work.rounds):
+                    continue
+                try:
+                    answers[one.entry.name].append(one.round())
+                    if method == "fedapm" and one.entry.name == judged(work):
+                        evaluations.append(one.ask("evaluate"))
+                except Failed as why:
+                    give_up(one, why)
+        before = {one.entry.name: one.before["loss"] for one in running}
+    finally:
+        for one in running:
+            one.stop()
+    rows = [row(name, found, before[name]) for name, found in answers.items()]
+    floor = next((r for r in rows if r["name"] == BARE), None)
+    for one in rows:
+        for kind in ("cpu", "wall"):
+            one[kind]["ratio"] = one[kind]["best"] / floor[kind]["best"] if floor else None
+    evaluation = share(rows, judged(work), evaluations)
+    about = {"workload": asdict(work), "method": method, "label": LABELS[method]}
+    return about | {"contenders": rows, "evaluation": evaluation}
+
+
+def row(name: str, found: list[dict[str, Any]], before: float) -> dict[str, Any]:
+    """A contender's results."""
+
+    def seconds(kind: str) -> dict[str, Any]:
+        values = [answer[kind] for answer in found]
+        return {"best": min(values), "median": statistics.median(values), "all": values}
+
+    return {
+        "name": name,
+        "rounds": len(found),
+        "cpu": seconds("cpu"),
+        "wall": seconds("wall"),
+        "peak_mib": found[-1]["peak_mib"],
+        "held_mib": found[-1]["now_mib"],
+        "steps": found[-1]["steps"],
+        "loss": [before, found[-1]["loss"]],
+    }
+
+
+def share(rows: list[dict[str, Any]], name: str, evaluations: list[dict[str, Any]]) -> dict[str, float] | None:
+    """What evaluating all clients costs beside a round of training."""
+    if not evaluations:
+        return None
+    best = min(answer["cpu"] for answer in evaluations)
+    round_ = next(r for r in rows if r["name"] == name)["cpu"]["best"]
+    return {
+        "contender": name,
+        "cpu": best,
+        "of_round": best / round_,
+        "every": EVALUATE_EVERY,
+        "of_round_amortised": best / round_ / EVALUATE_EVERY,
+    }
+
+
+def targets(groups: list[Group], cores: int) -> list[dict[str, Any]]:
+    """The ratios that are to be kept, and what they are."""
+    best = {
+        (g["workload"]["name"], g["method"], r["name"], kind): r[kind]["best"]
+        for g in groups
+        for r in g["contenders"]
+        for kind in ("cpu", "wall")
+    }
+    pfl = next((name for _, _, name, _ in best if name.startswith("pfl")), "pfl")
+    many = MANY.format(cores)
+    wanted = [
+        ("cnn", "fedapm", OURS, BARE, "cpu", "at most", 0.50),
+        ("cnn", "fedavg", OURS, BARE, "cpu", "at most", 0.65),
+        ("cnn", "fedapm", many, OURS, "wall", "at most", 0.60),
+        ("tiny", "fedavg", TOGETHER, BARE, "cpu", "at most", 0.05),
+        ("tiny", "fedapm", TOGETHER, BARE, "cpu", "at most", 0.05),
+        ("tiny", "fedavg", pfl, TOGETHER, "cpu", "at least", 15.0),
+    ]
+    found = []
+    for workload, method, above, below, kind, sense, limit in wanted:
+        pair = [best.get((workload, method, name, kind)) for name in (above, below)]
+        value = pair[0] / pair[1] if pair[0] and pair[1] else None
+        met = None if value is None else (value <= limit if sense == "at most" else value >= limit)
+        what = f"{workload}, {LABELS[method]}, {LABELS[kind]}: {above} / {below}"
+        found.append({"what": what, "value": value, "sense": sense, "limit": limit, "met": met})
+    return found
+
+
+def show(group: Group) -> None:
+    """A table of one group."""
+    work = group["workload"]
+    amount = f"{work['selected']} of {work['clients']} clients, {work['samples']} samples each"
+    print(f"\n{work['name']}, {group['label']}: {amount}")
+    head = f"{'contender':36}{'CPU s':>9}{'median':>9}{'ratio':>8}{'wall s':>9}{'median':>9}{'ratio':>8}"
+    print(f"{head}{'peak MiB':>10}{'held MiB':>10}{'steps':>7}{'loss':>14}")
+    for r in group["contenders"]:
+        times = "".join(
+            f"{r[k]['best']:9.4f}{r[k]['median']:9.4f}" + (f"{r[k]['ratio']:8.3f}" if r[k]["ratio"] else f"{'-':>8}")
+            for k in ("cpu", "wall")
+        )
+        loss = f"{r['loss'][0]:.2f} → {r['loss'][1]:.2f}"
+        print(f"{r['name']:36}{times}{r['peak_mib']:10.0f}{r['held_mib']:10.0f}{r['steps']:7}{loss:>14}")
+    if found := group["evaluation"]:
+        print(
+            f"evaluating all {work['clients']} clients: {found['cpu']:.3f} CPU s, {found['of_round']:.0%} of a round; "
+            f"every {found['every']} rounds {found['of_round_amortised']:.1%}"
+        )
+
+
+def check_same() -> list[dict[str, Any]]:
+    """Show that fedapm and the bare loop compute the same, or end here."""
+    found = same.gaps()
+    for one in found:
+        what = f"{one['workload']}, {LABELS[one['method']]}, {one['engine']}"
+        print(f"{what:32} differs from the bare loop by {one['gap']:.0e} in double precision")
+        if not one["gap"] <= same.ALLOWED:
+            raise SystemExit("That is not the same computation, so comparing its speed would mean nothing.")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="less work, fewer rounds: shows that it works, not more")
+    parser.add_argument("--rounds", type=int, help="rounds of each contender, instead of the workload's own number")
+    parser.add_argument("--workload", choices=sorted(WORKLOADS), help="this one only")
+    parser.add_argument("--no-peers", action="store_true", help="without the other frameworks")
+    parser.add_argument("--peers", type=Path, default=PEERS, help="the environment they are installed in")
+    parser.add_argument("--json", type=Path, default=RESULTS / "speed.json")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    # whoever is told to end ends its contenders too, even those that are held still
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    machine.warn_if_busy()
+    cores = machine.cores()
+    about = machine.about()
+    if given.quick or given.no_peers:
+        others, remarks = [], ["The other frameworks take no part in this run."]
+    else:
+        others, remarks = peers(given.peers, cores)
+    for line in remarks:
+        print(line)
+    alike = check_same()
+    groups = []
+    for name, work in (QUICK if given.quick else WORKLOADS).items():
+        if given.workload in (None, name):
+            work = Workload(**asdict(work) | ({"rounds": given.rounds} if given.rounds else {}))
+            for method in ("fedavg", "fedapm"):
+                groups.append(measure(work, method, entries(work, method, others, cores, given.quick), remarks))
+                show(groups[-1])
+    found = targets(groups, cores)
+    print("\nA quick run says nothing of these:" if given.quick else "")
+    for one in found:
+        value = "not measured" if one["value"] is None else f"{one['value']:.3f}"
+        verdict = {True: "met", False: "MISSED", None: ""}[one["met"]]
+        print(f"{one['what']:72}{value:>14}   {one['sense']} {one['limit']:g}   {verdict}")
+    results = {"machine": about, "quick": given.quick, "same": alike, "groups": groups, "targets": found}
+    results["remarks"] = remarks
+    write_json(given.json, results)
+    print(f"\nwritten: {given.json}")
+
+
+if __name__ == "__main__":
+    main()
