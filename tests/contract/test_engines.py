@@ -1,5 +1,6 @@
 """What every engine promises: the same results as one client after the other, for every method."""
 
+import contextlib
 import math
 import os
 import re
@@ -226,7 +227,7 @@ def test_a_checkpoint_of_one_engine_is_continued_by_another(clients, tmp_path):
 
 
 class Deadly(nn.Module):
-    """Kills its process when it sees a marked client, as often as a file says."""
+    """Kills its process in training, once for each file in a folder; a worker takes a file by removing it."""
 
     def __init__(self, path) -> None:
         super().__init__()
@@ -235,11 +236,17 @@ class Deadly(nn.Module):
 
     def forward(self, x):
         if self.training and self.path.exists() and os.getpid() != self.parent:
-            left = int(self.path.read_text())
-            if left:
-                self.path.write_text(str(left - 1))
-                os.kill(os.getpid(), signal.SIGKILL)
+            for token in sorted(self.path.iterdir()):
+                with contextlib.suppress(FileNotFoundError):
+                    token.unlink()
+                    os.kill(os.getpid(), signal.SIGKILL)
         return self.inner(x)
+
+
+def tokens(path, number: int) -> None:
+    path.mkdir(exist_ok=True)
+    for k in range(number):
+        (path / str(k)).touch()
 
 
 def deadly(path):
@@ -253,18 +260,19 @@ def deadly(path):
 
 def test_a_worker_that_dies_is_replaced_and_its_client_run_again(clients, tmp_path):
     count = tmp_path / "deaths"
+    tokens(count, 0)
     alone, expected, _ = run(clients, "fedavg", Sequential, rounds=2, model=deadly(count))
-    count.write_text("2")
+    tokens(count, 2)
     shared, found, engine = run(clients, "fedavg", lambda p, m: Processes(p, m, 2), rounds=2, model=deadly(count))
     assert found == expected
     assert gap(shared.server, alone.server) == 0
-    assert count.read_text() == "0"
+    assert not list(count.iterdir())
     assert any("SIGKILL" in remark for remark in engine.remarks)
 
 
 def test_a_client_that_always_kills_its_worker_is_named(clients, tmp_path):
     count = tmp_path / "deaths"
-    count.write_text("1000")
+    tokens(count, 50)
     with pytest.raises(FedapmError, match=r"client \d+ was killed by SIGKILL 3 times"):
         run(clients, "fedavg", lambda p, m: Processes(p, m, 2), rounds=2, model=deadly(count))
 
