@@ -14,7 +14,7 @@ from fedapm.algorithm import Algorithm, State
 from fedapm.engine.arena import Arena, Full
 from fedapm.engine.problem import Problem
 from fedapm.engine.store import Store
-from fedapm.engine.work import Done, Finished
+from fedapm.engine.work import Finished
 from fedapm.engine.worker import SLACK, Died, Worker
 from fedapm.errors import FedapmError
 from fedapm.metrics import Score
@@ -50,10 +50,6 @@ class Processes:
         """The local work of the selected clients."""
         done = self._all(clients, down, store, {"do": "train", "round": round}, Worker.done)
         return Finished(done)
-
-    def train(self, clients: Sequence[int], down: State, store: Store, round: int) -> list[Done]:
-        """Every client's finished round."""
-        return self._all(clients, down, store, {"do": "train", "round": round}, Worker.done)
 
     def evaluate(self, clients: Sequence[int], down: State, store: Store, view: str) -> list[dict[str, Score]]:
         """Scores of the clients' models, each on its own data."""

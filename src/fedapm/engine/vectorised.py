@@ -27,7 +27,7 @@ from fedapm.metrics import Score
 from fedapm.solver import Solved
 from fedapm.stack import Each, NotTogether, Stack, stacked
 from fedapm.task import Task
-from fedapm.vec import Vec
+from fedapm.vec import Vec, total
 
 MEMORY = 1 << 29
 """Bytes that the data, parameters and activations of the clients computed together may take."""
@@ -167,7 +167,7 @@ class Together:
         self.good = [k for k in clients if k in fine]
         names = chunks[0].sums
         rows = [None if bool(c.finite.all()) else c.finite for c in chunks]
-        sums = {n: _added([_some(c.sums[n], r) for c, r in zip(chunks, rows, strict=True)]) for n in names}
+        sums = {n: total(_summed(c.sums[n], r) for c, r in zip(chunks, rows, strict=True)) for n in names}
         weight = math.fsum(float(w) for c in chunks for w in c.weights[c.finite].tolist())
         self.total = Total(sums, weight, len(self.good))
         sent = sum(v.nbytes // max(len(c.clients), 1) for c in chunks[:1] for v in c.sums.values())
@@ -278,16 +278,9 @@ def _wide(vector: Vec, count: int) -> Stack:
     return Stack({n: t.expand(count, *t.shape) for n, t in vector.items()})
 
 
-def _some(vector: Stack, rows: Tensor | None) -> Vec:
-    """The sum over clients."""
+def _summed(vector: Stack, rows: Tensor | None) -> Vec:
+    """The sum over clients, or over some of them."""
     return Vec({n: (t if rows is None else t[rows.to(t.device)]).sum(0) for n, t in vector.items()})
-
-
-def _added(vectors: Sequence[Vec]) -> Vec:
-    result = vectors[0]
-    for vector in vectors[1:]:
-        result = result + vector
-    return result
 
 
 def _rows(state: State, index: Tensor) -> State:
