@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import fedapm
-from fedapm import IID, Dirichlet, Federation, Shards
+from fedapm import IID, Dirichlet, Federation, Shards, experiment
 from helpers_unit import blobs, few, refused, two_layers, unless_refused
 
 QUICK: dict[str, Any] = {"rounds": 2, "fraction": 1.0, "batch_size": 10}
@@ -333,3 +333,33 @@ def test_classes_are_counted_over_all_clients() -> None:
     federation = Federation.from_clients({"a": (x, np.arange(20) % 2), "b": (x, np.arange(20) % 2 + 5)})
     assert federation.classes == 7
     assert [c.classes for c in federation.clients] == [2, 2]
+
+
+def test_validation_is_a_part_of_the_training_data_and_test_data_is_gone() -> None:
+    x, y = blobs(200)
+    whole = Federation.from_arrays(x, y, IID(4))
+    judged = whole.for_validation(0.25, seed=3)
+    for before, after in zip(whole.clients, judged.clients, strict=True):
+        parts = [{tuple(r) for r in part.inputs[0].tolist()} for part in (after.train, after.test)]
+        assert parts[0] | parts[1] == {tuple(r) for r in before.train.inputs[0].tolist()}
+        assert not parts[0] & parts[1]
+        assert len(after.test) == round(0.25 * len(before.train))
+    again = whole.for_validation(0.25, seed=3)
+    assert all(torch.equal(a.test.targets, b.test.targets) for a, b in zip(judged.clients, again.clients, strict=True))
+    other = whole.for_validation(0.25, seed=4)
+    assert rows(other) == rows(judged)
+    assert any(
+        not torch.equal(a.test.inputs[0], b.test.inputs[0]) for a, b in zip(judged.clients, other.clients, strict=True)
+    )
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 2.0])
+def test_a_share_for_validation_outside_its_range_is_refused(share: float) -> None:
+    with refused("data.validation", "share"):
+        experiment.resolve({"data": {"validation": share}})
+
+
+def test_settings_can_ask_for_validation_and_for_clients_that_overlap() -> None:
+    settings = experiment.resolve({"data": {"validation": 0.2, "partition": "overlapping", "clients": 5}}).data
+    clients = experiment.federation(settings)
+    assert {len(c.train) + len(c.test) for c in clients.clients} == {round(0.8 * (1797 // 5))}

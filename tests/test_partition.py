@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapm.data.federation import split_test
-from fedapm.data.partition import IID, Dirichlet, Natural, Partitioner, Quantity, Shards, by_id
+from fedapm.data.partition import IID, Dirichlet, Natural, Overlapping, Partitioner, Quantity, Shards, by_id
 from fedapm.streams import numpy_stream
 from helpers_unit import few, refused
 
@@ -285,3 +285,25 @@ def test_same_stream_same_test_set() -> None:
 def test_a_test_fraction_outside_0_and_1_is_refused(fraction: float) -> None:
     with refused("test fraction", str(fraction)):
         split_test(np.arange(10), np.zeros(10, int), True, fraction, stream())
+
+
+@few
+@given(st.floats(0.05, 20), clients, labels, seeds)
+def test_overlapping_clients_each_draw_equally_many_different_samples(
+    concentration: float, m: int, y: np.ndarray, seed: int
+) -> None:
+    parts = Overlapping(m, concentration)(y, stream(seed))
+    assert [len(part) for part in parts] == [len(y) // m] * m
+    assert all(len(set(part.tolist())) == len(part) for part in parts)
+    again = Overlapping(m, concentration)(y, stream(seed))
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+
+
+def test_overlapping_clients_share_samples_and_have_mixtures_of_their_own() -> None:
+    y = np.arange(3000) % 10
+    parts = Overlapping(6, 0.3)(y, stream())
+    assert any(len(np.intersect1d(a, b)) > 20 for a in parts for b in parts if a is not b)
+    shares = np.array([np.bincount(y[part], minlength=10) / len(part) for part in parts])
+    assert shares.std(axis=0).max() > 0.1
+    even = Overlapping(6, 1e6)(y, stream())
+    assert np.array([np.bincount(y[part], minlength=10) / len(part) for part in even]).std(axis=0).max() < 0.03

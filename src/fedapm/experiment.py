@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapm import models
-from fedapm.data import IID, Dirichlet, Federation, Natural, Quantity, Rule, Shards, Source, data_set
+from fedapm.data import IID, Dirichlet, Federation, Natural, Overlapping, Quantity, Rule, Shards, Source, data_set
 from fedapm.engine.loop import Schedule
 from fedapm.engine.problem import Model, Problem, Weighting
 from fedapm.engine.sampling import Sampling
@@ -60,7 +60,8 @@ def federation(data: DataSettings) -> Federation:
     """The clients and their data."""
     known = data_set(data.name)
     made = known.federation(source(data), rule(data), test_fraction=data.test_fraction, seed=data.seed)
-    return made.without(lacking(made, data)) if data.missing else made
+    made = made.without(lacking(made, data)) if data.missing else made
+    return made.for_validation(data.validation, data.seed) if data.validation else made
 
 
 def rule(data: DataSettings) -> Rule:
@@ -74,6 +75,8 @@ def rule(data: DataSettings) -> Rule:
         return Shards(clients, data.shards)
     if data.partition == "quantity":
         return Quantity(clients, data.concentration, data.minimum)
+    if data.partition == "overlapping":
+        return Overlapping(clients, data.concentration)
     return Dirichlet(clients, data.concentration, data.minimum)
 
 

@@ -32,18 +32,22 @@ class DataSettings:
     """A data set that `fedapm list data` names."""
     root: str | None = None
     """Folder with the data set's published files, for those that are not bundled."""
-    partition: Literal["dirichlet", "natural", "quantity", "shards", "iid"] = "dirichlet"
-    """How samples come to clients: by label skew, whose they are by nature, by size skew, by shards, or evenly."""
+    partition: Literal["dirichlet", "natural", "quantity", "shards", "iid", "overlapping"] = "dirichlet"
+    """How samples come to clients: by label skew, whose they are by nature, by size skew, by shards, evenly, or, which
+    is no partition, drawn by each from all, so that one's test sample may be another's training sample."""
     clients: int | None = None
     """m, the number of clients; if not given 20, or with the natural partition as many as there are."""
     concentration: float = 0.5
-    """Dirichlet: small means each client sees few classes. Quantity: small means a few clients have most samples."""
+    """Dirichlet, overlapping: small means few classes a client. Quantity: small means a few clients have most samples."""
     minimum: int = 10
     """Dirichlet, quantity: fewest samples a client may get. Natural: who has fewer is left out."""
     shards: int = 2
     """Shards: how many each client gets."""
     test_fraction: float = 0.2
     """Share of each client's samples that is kept for testing."""
+    validation: float = 0.0
+    """Share of each client's training samples that it is judged by instead of its test samples, which are then left
+    aside; 0 judges by the test samples. For choosing settings."""
     seed: int = 0
     """Decides the partition, the test split and who lacks what, apart from the run's own seed."""
     missing: dict[str, float | list[str | int]] = field(default_factory=dict)
@@ -54,6 +58,10 @@ class DataSettings:
     """What turns text into features, for data sets that need it: `minilm` or `mobilebert`."""
     cache: str | None = None
     """Folder where features are kept; `fedapm-features` in the root if not given."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation < 1:
+            raise ValueError(f"data.validation = {self.validation} is not a share from 0 up to 1.")
 
 
 @dataclass(frozen=True)

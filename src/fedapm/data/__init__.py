@@ -11,7 +11,7 @@ from fedapm.data.digits import Digits
 from fedapm.data.federation import ClientData, Federation
 from fedapm.data.kuhar import KUHAR
 from fedapm.data.motionsense import MotionSense
-from fedapm.data.partition import IID, Dirichlet, Natural, Partitioner, Quantity, Rule, Shards
+from fedapm.data.partition import IID, Dirichlet, Natural, Overlapping, Partitioner, Quantity, Rule, Shards
 from fedapm.data.ravdess import RAVDESS
 from fedapm.data.spsw import SPSW
 from fedapm.data.tinyimagenet import TinyImageNet
@@ -40,6 +40,6 @@ def data_set(name: str) -> DataSet:
 
 
 __all__ = [
-    "DATA_SETS", "IID", "ClientData", "DataSet", "Dirichlet", "Federation", "Labels", "Natural", "Partitioner", "Pool",
-    "Quantity", "Rule", "Shards", "Source", "data_set",
+    "DATA_SETS", "IID", "ClientData", "DataSet", "Dirichlet", "Federation", "Labels", "Natural", "Overlapping",
+    "Partitioner", "Pool", "Quantity", "Rule", "Shards", "Source", "data_set",
 ]  # fmt: skip

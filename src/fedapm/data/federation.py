@@ -137,6 +137,20 @@ class Federation:
         made = [ClientData(c.id, put(c.train), put(c.test)) for c in self.clients]
         return Federation(made, self.name, class_names=self.class_names, modalities=self.modalities)
 
+    def for_validation(self, fraction: float, seed: int) -> Federation:
+        """The same clients without their test data, judged by a part of their training data instead.
+
+        Settings that are chosen here have seen no test sample.
+        """
+        made = []
+        for position, data in enumerate(self.clients):
+            _check_enough(data.id, len(data.train))
+            index, labels = np.arange(len(data.train)), data.train.targets.numpy()
+            stream = numpy_stream(seed, "validation split", position)
+            kept, judged = split_test(index, labels, data.train.classified, fraction, stream)
+            made.append(ClientData(data.id, data.train[torch.as_tensor(kept)], data.train[torch.as_tensor(judged)]))
+        return Federation(made, self.name, class_names=self.class_names, modalities=self.modalities)
+
     def _blanked(self, samples: Samples, gone: Sequence[str]) -> Samples:
         inputs = list(samples.inputs)
         for modality in gone:

@@ -1,4 +1,4 @@
-"""Partitioners: whose each sample is. Every sample goes to exactly one client."""
+"""Partitioners: whose each sample is. Every sample goes to exactly one client, but for :class:`Overlapping`."""
 
 from __future__ import annotations
 
@@ -117,6 +117,34 @@ class Quantity(Partitioner):
         ends = np.round(np.cumsum(stream.dirichlet(np.full(self.clients, self.concentration))) * spare).astype(int)
         cuts = ends[:-1] + self.minimum * np.arange(1, self.clients)
         return list(np.split(stream.permutation(len(labels)), cuts))
+
+
+@dataclass(frozen=True)
+class Overlapping(Partitioner):
+    """No partition: every client draws as many samples as all others, from one pool, whatever the others drew.
+
+    A client's mixture of classes is drawn from a Dirichlet distribution. One client's test sample may be another's
+    training sample, which flatters every method that shares anything. It is here to compare with published curves that
+    were measured so.
+    """
+
+    clients: int
+    concentration: float = 0.5
+
+    def deal(self, labels: Index, stream: np.random.Generator) -> list[Index]:
+        """Every client's draw without replacement, each sample as likely as the client's share of its class."""
+        _one_class_each(labels)
+        _check_dirichlet(self.clients, self.concentration, 0, len(labels))
+        _, which, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        return [self._draw(len(labels) // self.clients, which, sizes, stream) for _ in range(self.clients)]
+
+    def _draw(self, count: int, which: Index, sizes: Index, stream: np.random.Generator) -> Index:
+        shares = stream.dirichlet(np.full(len(sizes), self.concentration))
+        # the largest of log-weights with Gumbel noise are a weighted draw without replacement, and a class of
+        # (nearly) no share is reached only when all others are used up
+        weights = np.log(np.maximum(shares, 1e-300) / sizes)
+        order = np.argsort(-(weights[which] + stream.gumbel(size=len(which))), kind="stable")
+        return order[:count]
 
 
 @dataclass(frozen=True)

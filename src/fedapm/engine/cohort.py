@@ -8,17 +8,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from fedapm import streams
-from fedapm.engine.problem import Problem, squared_error
-from fedapm.engine.together import Forward
+from fedapm.engine.losses import losses
+from fedapm.engine.problem import Problem
+from fedapm.engine.together import Program
 from fedapm.network import Loss, Network
 from fedapm.samples import Samples
 from fedapm.solver import Epochs, Prox, Solved, Solver, Stop, Terms
 from fedapm.stack import Each, NotTogether, Stack
 from fedapm.vec import Vec
+
+WIDEST = 4
+"""How many times the numbers of a sample its kept features may have."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class Batch:
 class Cohort:
     """Several clients' local problems, larger clients first. It answers as a Task does, for all of them."""
 
-    def __init__(self, problem: Problem, clients: Sequence[int], round: int, forward: Forward) -> None:
-        self.clients, self.round, self.forward = clients, round, forward
+    def __init__(self, problem: Problem, clients: Sequence[int], round: int, program: Program) -> None:
+        self.clients, self.round, self.program = clients, round, program
         self.network: Network = problem.network(clients[0])
         self.solver: Solver = problem.solver
         self.unit = problem.unit
@@ -54,8 +57,8 @@ class Cohort:
         self.alpha: Any = alphas[0] if uniform else Each(torch.tensor(alphas, dtype=torch.float64, device=device))
         data = [problem.samples(k, "train") for k in clients]
         self.sizes = tuple(d.targets.shape[0] for d in data)
-        self._inputs = tuple(_side_by_side([d.inputs[k] for d in data]) for k in range(len(data[0].inputs)))
-        self._targets = _side_by_side([d.targets for d in data])
+        self._inputs = tuple(side_by_side([d.inputs[k] for d in data]) for k in range(len(data[0].inputs)))
+        self._targets = side_by_side([d.targets for d in data])
         self._classified = data[0].classified
         self._streams = [streams.torch_stream(self.seed, "batches", k, round) for k in clients]
         known = {n: _bounds(n, self.solver.batch_size) for n in set(self.sizes)}
@@ -92,8 +95,9 @@ class Cohort:
         descent = _Descent(self, start, given or Vec(), terms, self.step_size(lr), loss or self.network.loss)
         self.network.module.train()
         counted: list[tuple[Batch, Tensor]] = []
+        inputs = descent.keep(self._inputs) if on is None and stop.count else self._inputs
         for _ in range(stop.count):
-            batches = self._again(on) if on is not None else self.batches(1)
+            batches = self._again(on) if on is not None else self._epoch(inputs)
             counted = [(batch, descent.step(batch)) for batch in batches]
         self.losses = self._mean_losses(counted, self.sizes if on is None else on.sizes)
         steps = [stop.count * (len(b) if on is None else 1) for b in self._bounds]
@@ -105,23 +109,23 @@ class Cohort:
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         """The mini-batches of some epochs; a client that has no more batches in an epoch is left out."""
+        if epochs is None and len({len(b) for b in self._bounds}) > 1:
+            raise NotTogether("the method goes through the batches itself, and clients have different numbers of them")
         for _ in range(self.solver.epochs if epochs is None else epochs):
-            order = self._shuffled()
-            inputs = tuple(_arranged(values, order) for values in self._inputs)
-            targets = _arranged(self._targets, order)
-            bounds = self._bounds
-            if epochs is None and len({len(b) for b in bounds}) > 1:
-                raise NotTogether(
-                    "the method goes through the batches itself, and clients have different numbers of them"
-                )
-            for step in range(len(bounds[0])):
-                active = [b[step] for b in bounds if len(b) > step]
-                first, last = active[0][0], max(end for _, end in active)
-                sizes = tuple(end - begin for begin, end in active)
-                cut = slice(first, last)
-                part = tuple(values[: len(active), cut] for values in inputs)
-                weights = _weights(sizes, last - first, targets.device) if len(set(sizes)) > 1 else None
-                yield Batch(part, targets[: len(active), cut], weights, sizes)
+            yield from self._epoch(self._inputs)
+
+    def _epoch(self, inputs: Sequence[Tensor]) -> Iterator[Batch]:
+        order = self._shuffled()
+        inputs = [_arranged(values, order) for values in inputs]
+        targets = _arranged(self._targets, order)
+        bounds = self._bounds
+        for step in range(len(bounds[0])):
+            active = [b[step] for b in bounds if len(b) > step]
+            first, last = active[0][0], max(end for _, end in active)
+            sizes = tuple(end - begin for begin, end in active)
+            part = tuple(values[: len(active), first:last] for values in inputs)
+            weights = _weights(sizes, last - first, targets.device) if len(set(sizes)) > 1 else None
+            yield Batch(part, targets[: len(active), first:last], weights, sizes)
 
     def some(self, share: float) -> Iterator[Batch]:
         """Not to be had for several clients."""
@@ -151,8 +155,9 @@ class Cohort:
         if not counted:
             return None
         sums = torch.zeros(len(sizes), dtype=torch.float64)
-        for batch, losses in counted:
-            sums[: len(batch)] += losses.double().cpu() * torch.tensor(batch.sizes)
+        for batch, found in counted:
+            weights = batch.sizes[0] if batch.weights is None else torch.tensor(batch.sizes)
+            sums[: len(batch)] += found.cpu() * weights
         return sums / torch.tensor(sizes)
 
     def _again(self, batch: Batch) -> Iterator[Batch]:
@@ -163,7 +168,7 @@ class Cohort:
 
     def _shuffled(self) -> Tensor:
         orders = [torch.randperm(n, generator=s) for n, s in zip(self.sizes, self._streams, strict=True)]
-        return _side_by_side(orders).to(self._targets.device)
+        return side_by_side(orders).to(self._targets.device)
 
 
 class _Descent:
@@ -180,22 +185,33 @@ class _Descent:
         offset = terms.offset(self.names)
         self._offset = None if offset is None else [o.expand_as(p) for o, p in zip(offset, self._p, strict=True)]
         self._velocity: list[Tensor] = []
-        self._active: tuple[int, list[Tensor]] = (0, [])
+        self._program = cohort.program
+        self._active: tuple[int, dict[str, Tensor]] = (0, {})
 
     def found(self) -> Stack:
         """The parameters as they are now."""
         return Stack(dict(zip(self.names, self._p, strict=True)))
 
+    def keep(self, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
+        """What the layers before the first trained one make of all samples, computed once for all steps.
+
+        Where that would take much more memory than the samples themselves, the samples.
+        """
+        before, after = self.cohort.program.cut(self.names)
+        if before is None:
+            return inputs
+        with torch.no_grad():
+            one = before.outputs(self._fixed, self._stacked, [t[:, :1] for t in inputs])
+            if one[0].numel() > WIDEST * sum(t[0, :1].numel() for t in inputs):
+                return inputs
+            self._program = after
+            return [before.outputs(self._fixed, self._stacked, inputs)]
+
     def gradient(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
         """Every client's gradient of its mean loss, and the losses."""
-        active = self._first(len(batch))
-        fixed = {n: t[: len(batch)] if n in self._stacked else t for n, t in self._fixed.items()}
-        outputs = self.cohort.forward(
-            {**fixed, **dict(zip(self.names, active, strict=True))}, self._stacked, batch.inputs
-        )
-        losses = _losses(self.loss, outputs, batch)
-        grads = torch.autograd.grad(losses.sum(), active, materialize_grads=True, allow_unused=True)
-        return list(grads), losses.detach()
+        parameters = self._first(len(batch))
+        judged = losses(self.loss, batch.targets, batch.weights)
+        return self._program.gradient(parameters, self._stacked, self.names, batch.inputs, judged)
 
     def step(self, batch: Batch) -> Tensor:
         """One step of every client in the batch; gives their losses before it."""
@@ -204,9 +220,11 @@ class _Descent:
             self._move(grads, len(batch))
         return losses
 
-    def _first(self, count: int) -> list[Tensor]:
+    def _first(self, count: int) -> dict[str, Tensor]:
+        """The parameters of the first so many clients."""
         if self._active[0] != count:
-            self._active = count, [p[:count].detach().requires_grad_(True) for p in self._p]
+            fixed = {n: t[:count] if n in self._stacked else t for n, t in self._fixed.items()}
+            self._active = count, fixed | {n: p[:count] for n, p in zip(self.names, self._p, strict=True)}
         return self._active[1]
 
     def _move(self, grads: list[Tensor], count: int) -> None:
@@ -248,23 +266,8 @@ def _scaled(tensors: list[Tensor], factor: Any, count: int) -> list[Tensor]:
     return tensors if factor == 1 else list(torch._foreach_mul(tensors, factor))
 
 
-def _losses(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
-    """Every client's mean loss over its own samples."""
-    if loss is functional.cross_entropy and isinstance(outputs, Tensor) and outputs.dim() == 3:
-        flat = functional.cross_entropy(outputs.flatten(0, 1), batch.targets.flatten(), reduction="none")
-        each = flat.view(batch.targets.shape)
-    elif loss is squared_error and isinstance(outputs, Tensor) and outputs.numel() == batch.targets.numel():
-        squares = (outputs.reshape(batch.targets.shape) - batch.targets).square()
-        each = squares.reshape(*batch.targets.shape[:2], -1).mean(-1)
-    elif batch.weights is None:
-        found: Tensor = torch.vmap(loss)(outputs, batch.targets)
-        return found
-    else:
-        raise NotTogether("clients' batches differ in size, and the loss is not known to be a mean over samples")
-    return each.mean(1) if batch.weights is None else (each * batch.weights.to(each.dtype)).sum(1)
-
-
-def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+def side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Several clients' rows in one tensor; shorter ones are filled up with zeros."""
     if len({p.shape[0] for p in parts}) == 1:
         return torch.stack(list(parts))
     return pad_sequence(list(parts), batch_first=True)

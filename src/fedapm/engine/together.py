@@ -1,31 +1,45 @@
-"""Together: a network computed for several clients at once, each with parameters of its own.
+"""Together: a network and its gradient computed for several clients at once, each with parameters of its own.
 
 Networks of fully connected layers become batched matrix products. All others go through ``torch.func.vmap``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-Parameters = Mapping[str, Tensor]
-Layer = Callable[[Parameters, frozenset[str], Tensor], Tensor]
-Forward = Callable[[Parameters, frozenset[str], Sequence[Tensor]], Any]
-"""Of parameters by name, which of them have a first dimension of clients, and inputs of (clients, samples, …)."""
+from fedapm.engine.layers import IDENTITY, RELU, SIGMOID, TANH, Flatten, Grads, Layer, Linear, Parameters, Stacked
+from fedapm.engine.losses import Losses
 
-ELEMENTWISE = {nn.ReLU: torch.relu, nn.Tanh: torch.tanh, nn.Sigmoid: torch.sigmoid, nn.Identity: lambda t: t}
-METHODS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
-FUNCTIONS = {torch.relu, torch.tanh, torch.sigmoid, functional.relu}
+MODULES = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID, nn.Identity: IDENTITY}
+METHODS = {"relu": RELU, "tanh": TANH, "sigmoid": SIGMOID}
+FUNCTIONS = {torch.relu: RELU, torch.tanh: TANH, torch.sigmoid: SIGMOID, functional.relu: RELU}
 
 
-def forward(module: nn.Module) -> Forward:
-    """The module's forward pass for several clients."""
-    return _linear(module) or _vmapped(module)
+class Program(Protocol):
+    """A network's forward and backward pass for several clients. Inputs are (clients, samples, …)."""
+
+    def cut(self, trained: Collection[str]) -> tuple[Program | None, Program]:
+        """The part that training does not change, if it can be had by itself, and the rest."""
+
+    def outputs(self, parameters: Parameters, stacked: Stacked, inputs: Sequence[Tensor]) -> Any:
+        """What the network says."""
+
+    def gradient(
+        self, parameters: Parameters, stacked: Stacked, trained: Sequence[str], inputs: Sequence[Tensor], losses: Losses
+    ) -> tuple[list[Tensor], Tensor]:
+        """Every client's gradient of its loss in the trained parameters, and the losses."""
+
+
+def program(module: nn.Module) -> Program:
+    """The module for several clients."""
+    return _linear(module) or Mapped(module)
 
 
 def linear(module: nn.Module) -> bool:
@@ -33,90 +47,115 @@ def linear(module: nn.Module) -> bool:
     return _linear(module) is not None
 
 
-def _vmapped(module: nn.Module) -> Forward:
-    def run(parameters: Parameters, stacked: frozenset[str], inputs: Sequence[Tensor]) -> Any:
+@dataclass(frozen=True)
+class Mapped:
+    """Any network that vmap takes."""
+
+    module: nn.Module
+
+    def cut(self, trained: Collection[str]) -> tuple[Program | None, Program]:
+        """It is one piece."""
+        del trained
+        return None, self
+
+    def outputs(self, parameters: Parameters, stacked: Stacked, inputs: Sequence[Tensor]) -> Any:
+        """The module mapped over clients."""
+
         def one(own: Parameters, *parts: Tensor) -> Any:
-            return functional_call(module, dict(own), parts)
+            return functional_call(self.module, dict(own), parts)
 
         dimensions = {name: 0 if name in stacked else None for name in parameters}
         return torch.vmap(one, in_dims=(dimensions, *[0] * len(inputs)))(dict(parameters), *inputs)
 
-    return run
+    def gradient(
+        self, parameters: Parameters, stacked: Stacked, trained: Sequence[str], inputs: Sequence[Tensor], losses: Losses
+    ) -> tuple[list[Tensor], Tensor]:
+        """By autograd."""
+        active = {n: parameters[n].detach().requires_grad_(True) for n in trained}
+        found = losses(self.outputs({**parameters, **active}, stacked, inputs))
+        grads = torch.autograd.grad(found.sum(), [*active.values()], materialize_grads=True, allow_unused=True)
+        return list(grads), found.detach()
 
 
-def _linear(module: nn.Module) -> Forward | None:
-    """Batched matrix products, where the network is nothing but fully connected layers and simple functions."""
+@dataclass(frozen=True)
+class Chain:
+    """Layers one after the other, with their backward pass written out."""
+
+    layers: tuple[Layer, ...]
+
+    def cut(self, trained: Collection[str]) -> tuple[Program | None, Program]:
+        """Before and from the first layer that is trained."""
+        place = next((k for k, layer in enumerate(self.layers) if set(layer.names) & set(trained)), 0)
+        return (Chain(self.layers[:place]) if place else None), Chain(self.layers[place:])
+
+    def outputs(self, parameters: Parameters, stacked: Stacked, inputs: Sequence[Tensor]) -> Tensor:
+        """The last layer's."""
+        (x,) = inputs
+        for layer in self.layers:
+            x = layer.forward(parameters, stacked, x)
+        return x
+
+    @torch.no_grad()
+    def gradient(
+        self, parameters: Parameters, stacked: Stacked, trained: Sequence[str], inputs: Sequence[Tensor], losses: Losses
+    ) -> tuple[list[Tensor], Tensor]:
+        """By the chain rule, back to the first layer that is trained."""
+        values = [*inputs]
+        for layer in self.layers:
+            values.append(layer.forward(parameters, stacked, values[-1]))
+        found, dy = losses.slope(values[-1])
+        grads = Grads()
+        for k in range(len(self.layers) - 1, -1, -1):
+            layer, x = self.layers[k], values[k]
+            if any(n in trained for n in layer.names):
+                for name, grad in layer.grads(x, dy).items():
+                    grads[name] = grads[name] + grad if name in grads else grad
+            if k:
+                dy = layer.back(parameters, stacked, x, values[k + 1], dy)
+        return [grads[n] if n in grads else torch.zeros_like(parameters[n]) for n in trained], found
+
+
+def _linear(module: nn.Module) -> Chain | None:
+    """The chain that the network is, if it is nothing but fully connected layers and simple functions."""
     try:
         graph = fx.symbolic_trace(module).graph
     except Exception:  # a forward pass that cannot be traced may raise anything
         return None
     parts = dict(module.named_modules())
-    steps: list[Layer] = []
+    layers: list[Layer] = []
     last: fx.Node | None = None
     for node in graph.nodes:
         if node.op == "output":
-            return _chain(steps) if node.args[0] is last else None
+            return Chain(tuple(layers)) if node.args[0] is last else None
         if last is not None and (not node.args or node.args[0] is not last):
             return None
-        step = _step(node, parts) if node.op != "placeholder" else None
-        if node.op == "placeholder" and last is not None:
-            return None
-        if node.op != "placeholder":
-            if step is None:
+        if node.op == "placeholder":
+            if last is not None:
                 return None
-            steps.append(step)
+        else:
+            layer = _layer(node, parts)
+            if layer is None:
+                return None
+            layers.append(layer)
         last = node
     return None
 
 
-def _chain(steps: Sequence[Layer]) -> Forward:
-    def run(parameters: Parameters, stacked: frozenset[str], inputs: Sequence[Tensor]) -> Tensor:
-        (value,) = inputs
-        for step in steps:
-            value = step(parameters, stacked, value)
-        return value
-
-    return run
-
-
-def _step(node: fx.Node, parts: Mapping[str, nn.Module]) -> Layer | None:
+def _layer(node: fx.Node, parts: Mapping[str, nn.Module]) -> Layer | None:
     if node.op == "call_module":
         part = parts[str(node.target)]
         if type(part) is nn.Linear:
-            return _layer(str(node.target), part.bias is not None)
+            return Linear(str(node.target), part.bias is not None)
         if type(part) is nn.Flatten and part.start_dim == 1 and part.end_dim == -1:
-            return lambda _, __, value: value.flatten(2)
-        simple = ELEMENTWISE.get(type(part))
-    elif node.op == "call_method":
-        if node.target == "flatten" and node.args[1:] == (1,) and not node.kwargs:
-            return lambda _, __, value: value.flatten(2)
-        simple = METHODS.get(str(node.target)) if len(node.args) == 1 else None
-    elif node.op == "call_function":
-        if node.target is torch.flatten and node.args[1:] == (1,) and not node.kwargs:
-            return lambda _, __, value: value.flatten(2)
-        simple = node.target if node.target in FUNCTIONS and len(node.args) == 1 else None
-    else:
-        simple = None
-    if simple is None:
-        return None
-    function: Callable[[Tensor], Tensor] = simple
-    return lambda _, __, value: function(value)
-
-
-def _layer(name: str, bias: bool) -> Layer:
-    weight_name, bias_name = f"{name}.weight", f"{name}.bias"
-
-    def run(parameters: Parameters, stacked: frozenset[str], value: Tensor) -> Tensor:
-        weight, offset = parameters[weight_name], parameters[bias_name] if bias else None
-        if weight_name not in stacked:
-            # one matrix for all: one large product
-            found = functional.linear(value, weight)
-        elif offset is not None and bias_name in stacked:
-            return torch.baddbmm(offset.unsqueeze(1), value, weight.transpose(1, 2))
-        else:
-            found = torch.bmm(value, weight.transpose(1, 2))
-        if offset is None:
-            return found
-        return found + (offset.unsqueeze(1) if bias_name in stacked else offset)
-
-    return run
+            return Flatten()
+        return MODULES.get(type(part))
+    flat = node.args[1:] == (1,) and not node.kwargs
+    if node.op == "call_method":
+        if node.target == "flatten" and flat:
+            return Flatten()
+        return METHODS.get(str(node.target)) if len(node.args) == 1 else None
+    if node.op == "call_function":
+        if node.target is torch.flatten and flat:
+            return Flatten()
+        return FUNCTIONS.get(node.target) if len(node.args) == 1 else None  # type: ignore[arg-type]
+    return None

@@ -18,10 +18,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from fedapm.algorithm import Algorithm, Reply, State, Total
 from fedapm.engine.cohort import Cohort
 from fedapm.engine.problem import Problem
+from fedapm.engine.scoring import scorable, score
 from fedapm.engine.sequential import Sequential
 from fedapm.engine.store import Kept, Store
 from fedapm.engine.table import TableStore
-from fedapm.engine.together import forward
+from fedapm.engine.together import program
 from fedapm.engine.work import Undo, Work
 from fedapm.metrics import Score
 from fedapm.solver import Solved
@@ -48,7 +49,8 @@ class Vectorised:
         self._never = unable(problem)
         if self._never is not None:
             self._say(self._never)
-        self._forward = forward(problem.network(0).module)
+        self._scored_together: bool | None = None if self._never is None else False
+        self._program = program(problem.network(0).module)
 
     @property
     def remarks(self) -> list[str]:
@@ -73,6 +75,15 @@ class Vectorised:
 
     def evaluate(self, clients: Sequence[int], down: State, store: Store, view: str) -> Iterable[dict[str, Score]]:
         """Scores of the clients' models, each on its own data."""
+        if self._scored_together is not False and scorable(self.problem, self._program, clients):
+            try:
+                found = self._scores(clients, down, store, view)
+            except Exception:  # whatever a method or a network does not take; alone it fails again, or works
+                self._scored_together = False
+            else:
+                self._scored_together = self._scored_together or self._agrees(clients[0], down, store, view, found[0])
+                if self._scored_together:
+                    return found
         return self._one_by_one.evaluate(clients, down, store, view)
 
     def close(self) -> None:
@@ -83,7 +94,7 @@ class Vectorised:
         ordered = sorted(clients, key=lambda k: -sizes[k])
         chunks = []
         for part in self._chunks(ordered, sizes):
-            cohort = Cohort(self.problem, part, round, self._forward)
+            cohort = Cohort(self.problem, part, round, self._program)
             before = gathered(store, part)
             # a cohort answers every question of a method that a task answers, for all its clients
             reply = self.algorithm.client(down, before, cast(Task, cohort))
@@ -91,6 +102,19 @@ class Vectorised:
         if not self._checked:
             self._check(ordered[-1], down, store, round, chunks[-1])
         return Together(clients, chunks)
+
+    def _scores(self, clients: Sequence[int], down: State, store: Store, view: str) -> list[dict[str, Score]]:
+        sizes = {k: len(self.problem.federation[k].train) for k in clients}
+        found: dict[int, dict[str, Score]] = {}
+        for part in self._chunks(sorted(clients, key=lambda k: -sizes[k]), sizes):
+            u, v = self.algorithm.model(down, gathered(store, part), view)
+            found |= zip(part, score(self.problem, self._program, part, u, v), strict=True)
+        return [found[k] for k in clients]
+
+    def _agrees(self, client: int, down: State, store: Store, view: str, found: dict[str, Score]) -> bool:
+        """Whether a client evaluated together with others has the scores of the same client by itself."""
+        (alone,) = self._one_by_one.evaluate([client], down, store, view)
+        return alone.keys() == found.keys() and all(_same_score(alone[name], found[name]) for name in alone)
 
     def _chunks(self, clients: Sequence[int], sizes: dict[int, int]) -> list[list[int]]:
         """Clients that fit into the memory together."""
@@ -197,9 +221,10 @@ class Together:
         centre: Vec | None = server.vectors.get("u")
         drift = 0.0
         for name in known:
-            copies = torch.cat([c.u[name][c.finite.to(c.u[name].device)] for c in self._chunks])
+            copies = torch.cat([_finite_rows(c, name) for c in self._chunks])
             middle = centre[name] if centre is not None else copies.mean(0)
-            drift += (copies - middle).flatten(1).double().norm(dim=1).sum().item()
+            gaps = (copies - middle).flatten(1)
+            drift += torch.linalg.vector_norm(gaps, dim=1, dtype=torch.float64).sum().item()
         drift /= len(self.good)
         return drift if math.isfinite(drift) else None
 
@@ -283,6 +308,11 @@ def _summed(vector: Stack, rows: Tensor | None) -> Vec:
     return Vec({n: (t if rows is None else t[rows.to(t.device)]).sum(0) for n, t in vector.items()})
 
 
+def _finite_rows(chunk: Chunk, name: str) -> Tensor:
+    copies = chunk.u[name]
+    return copies if bool(chunk.finite.all()) else copies[chunk.finite.to(copies.device)]
+
+
 def _rows(state: State, index: Tensor) -> State:
     found: dict[str, Any] = {}
     for field, value in state.items():
@@ -295,6 +325,12 @@ def _rows(state: State, index: Tensor) -> State:
 
 def _pairs(alone: Any, many: Any) -> list[tuple[Vec, Vec]]:
     return [(vector, many.get(field, Vec())) for field, vector in alone.items()]
+
+
+def _same_score(a: Score, b: Score) -> bool:
+    if a is None or b is None or not math.isfinite(a):
+        return a == b or (a is not None and b is not None and not math.isfinite(b))
+    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

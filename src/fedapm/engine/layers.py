@@ -1,0 +1,128 @@
+"""Layers computed for several clients at once, forwards and backwards, without a graph for autograd.
+
+A step on a small network costs more in bookkeeping than in arithmetic, and autograd is most of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Parameters = Mapping[str, Tensor]
+Stacked = frozenset[str]
+"""The names of parameters that have a first dimension of clients."""
+Grads = dict[str, Tensor]
+
+
+class Layer(Protocol):
+    """One layer, of values (clients, samples, …)."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its parameters."""
+
+    def forward(self, parameters: Parameters, stacked: Stacked, x: Tensor) -> Tensor:
+        """Its output y."""
+
+    def grads(self, x: Tensor, dy: Tensor) -> Grads:
+        """The gradients in its parameters, given that in y."""
+
+    def back(self, parameters: Parameters, stacked: Stacked, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+        """The gradient in x, given that in y."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """y = x·Wᵀ + b."""
+
+    name: str
+    bias: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """W and b."""
+        return (f"{self.name}.weight", f"{self.name}.bias") if self.bias else (f"{self.name}.weight",)
+
+    def forward(self, parameters: Parameters, stacked: Stacked, x: Tensor) -> Tensor:
+        """A batched product, or one large product where W is the same for all."""
+        w_name, b_name = f"{self.name}.weight", f"{self.name}.bias"
+        w, b = parameters[w_name], parameters[b_name] if self.bias else None
+        if w_name not in stacked:
+            y = functional.linear(x, w)
+        elif b is not None and b_name in stacked:
+            return torch.baddbmm(b.unsqueeze(1), x, w.transpose(1, 2))
+        else:
+            y = torch.bmm(x, w.transpose(1, 2))
+        if b is None:
+            return y
+        return y + (b.unsqueeze(1) if b_name in stacked else b)
+
+    def grads(self, x: Tensor, dy: Tensor) -> Grads:
+        """Those in W, dyᵀ·x, and in b, Σ dy."""
+        found = {f"{self.name}.weight": torch.bmm(dy.transpose(1, 2), x)}
+        return found | {f"{self.name}.bias": dy.sum(1)} if self.bias else found
+
+    def back(self, parameters: Parameters, stacked: Stacked, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+        """The product dy·W."""
+        del x, y
+        w_name = f"{self.name}.weight"
+        w = parameters[w_name]
+        return torch.bmm(dy, w) if w_name in stacked else dy @ w
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """y = f(x), coordinate by coordinate."""
+
+    function: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
+    """dx, of dy and y."""
+    names: tuple[str, ...] = ()
+
+    def forward(self, parameters: Parameters, stacked: Stacked, x: Tensor) -> Tensor:
+        """f(x)."""
+        del parameters, stacked
+        return self.function(x)
+
+    def grads(self, x: Tensor, dy: Tensor) -> Grads:
+        """It has no parameters."""
+        del x, dy
+        return {}
+
+    def back(self, parameters: Parameters, stacked: Stacked, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+        """f′(x)·dy."""
+        del parameters, stacked, x
+        return self.slope(dy, y)
+
+
+RELU = Elementwise(torch.relu, lambda dy, y: torch.ops.aten.threshold_backward(dy, y, 0))
+TANH = Elementwise(torch.tanh, lambda dy, y: torch.ops.aten.tanh_backward(dy, y))
+SIGMOID = Elementwise(torch.sigmoid, lambda dy, y: torch.ops.aten.sigmoid_backward(dy, y))
+IDENTITY = Elementwise(lambda x: x, lambda dy, _: dy)
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """All dimensions of a sample in a row."""
+
+    names: tuple[str, ...] = ()
+
+    def forward(self, parameters: Parameters, stacked: Stacked, x: Tensor) -> Tensor:
+        """(clients, samples, coordinates)."""
+        del parameters, stacked
+        return x.flatten(2)
+
+    def grads(self, x: Tensor, dy: Tensor) -> Grads:
+        """It has no parameters."""
+        del x, dy
+        return {}
+
+    def back(self, parameters: Parameters, stacked: Stacked, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+        """The same numbers in their old shape."""
+        del parameters, stacked, y
+        return dy.view(x.shape)
