@@ -95,7 +95,7 @@ def assert_refused(outcome: Outcome, *mentions: str) -> None:
 
 def test_a_run_leaves_its_folder(made: Path) -> None:
     expected = {"config.toml", "run.json", "rounds.jsonl", "timings.jsonl", "engine.json", "report.html"}
-    expected |= {"checkpoints", "models"}
+    expected |= {"checkpoints", "models", "card.json", "card.md", "sessions.jsonl"}
     assert {p.name for p in made.iterdir()} == expected
     assert load_run(made).complete
     assert [row["round"] for row in load_run(made).rounds] == [0, 1, 2]
@@ -210,7 +210,8 @@ def runs_as_they_are(folder: Path) -> dict[Path, tuple[bytes, int]]:
 
 
 def test_a_comparison_has_a_folder_for_every_run_and_one_report(compared: Path) -> None:
-    assert {p.name for p in compared.iterdir()} == {"fedavg", "local", "report.html"}
+    about = {"compare.json", "card.json", "card.md", "sessions.jsonl"}
+    assert {p.name for p in compared.iterdir()} == {"fedavg", "local", "report.html", *about}
     assert all(load_run(compared / m / f"seed-{s}").complete for m in ("fedavg", "local") for s in (0, 1))
 
 

@@ -130,7 +130,9 @@ class Algorithm(ABC):
 
     ``scope`` says how it sees the model: "split" as the experiment splits it, "whole" as one shared model,
     "none" as wholly personal. ``views`` names the models it is judged by. ``preset`` is set by methods that are
-    defined by which stage is personal. ``personal``, ``sends`` and ``evaluates`` say in words what a client keeps to
+    defined by which stage is personal. ``remembers`` names the sums that the server keeps adding up over rounds because
+    they are changes of what clients keep (None: not known): what such a client has sent must be taken back before it
+    can begin anew. ``personal``, ``sends`` and ``evaluates`` say in words what a client keeps to
     itself, what it sends and which model is judged; the table of methods in the documentation is made from them.
     """
 
@@ -139,6 +141,7 @@ class Algorithm(ABC):
     scope: ClassVar[Scope] = "split"
     views: ClassVar[tuple[str, ...]] = ("model",)
     preset: ClassVar[Preset | None] = None
+    remembers: ClassVar[tuple[str, ...] | None] = None
     personal: ClassVar[str]
     sends: ClassVar[str]
     evaluates: ClassVar[str]

@@ -6,16 +6,41 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from fedapm import cli_data, experiment
-from fedapm.cli_data import ImageEncoder, TextEncoder
+from fedapm import cli_data, cli_paper, cli_sweep, cli_tune, experiment
+from fedapm.cli_options import (
+    SIX,
+    AsJson,
+    Assignments,
+    ConfigFile,
+    Data,
+    DataRoot,
+    Device,
+    EngineName,
+    ImageEncoder,
+    Log,
+    Methods,
+    Out,
+    Rounds,
+    Seeds,
+    TextEncoder,
+    TunedPath,
+    Workers,
+    common,
+    console,
+    layers,
+    names,
+    note,
+    numbers,
+    say,
+    warn,
+)  # fmt: skip
 from fedapm.errors import FedapmError, Interrupted, did_you_mean
-from fedapm.settings import Tables, parse_assignment, read_toml
+from fedapm.settings import Tables, parse_assignment
 
 app = typer.Typer(
     help="Personalised federated learning that does not drift.",
@@ -25,21 +50,9 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_data.app, name="data")
-
-ConfigFile = Annotated[Path | None, typer.Argument(help="Experiment file (TOML).", show_default=False)]
-Data = Annotated[str | None, typer.Option("--data", help="Data set (see: fedapm list data).")]
-DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder with the data set's files.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")]
-Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
-Assignments = Annotated[
-    list[str] | None, typer.Option("--set", help="Any setting, as table.key=value; may be repeated.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-EngineName = Annotated[
-    str | None, typer.Option("--engine", help="How clients are run: auto, sequential, vectorised or processes.")
-]
-Workers = Annotated[int | None, typer.Option("--workers", help="Worker processes.")]
-Device = Annotated[str | None, typer.Option("--device", help="Where to compute: cpu, cuda, …")]
+app.command()(cli_sweep.sweep)
+app.command()(cli_tune.tune)
+app.command()(cli_paper.paper)
 
 
 @app.command()
@@ -55,24 +68,32 @@ def run(
     engine: EngineName = None,
     workers: Workers = None,
     device: Device = None,
+    log: Log = None,
     out: Out = Path("runs/run"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     assign: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Train personal models with one method."""
+    from fedapm.card import write_card
+    from fedapm.commandline import command_line
     from fedapm.execution import execute
+    from fedapm.logs import followers
     from fedapm.report import write_report
+    from fedapm.sessions import session
 
-    common = _common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
+    options = common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
     own: Tables = {"algorithm": {"name": algorithm}, "engine": {"seed": seed}}
-    given = _layers(config, assign, common, own)
+    given = layers(config, assign, options, own)
+    follow = followers(log, out, warn)
     plan = experiment.plan(experiment.resolve(*given))
     try:
-        execute(plan, out, resume=resume, warn=_warn, tell=_note)
+        with session(out):
+            execute(plan, out, resume=resume, warn=warn, tell=note, observers=follow)
     except Interrupted as stop:
         raise Interrupted(f"{stop} Continue with --resume.") from None
     report = write_report(out)
+    write_card(out, command_line(sys.argv[1:]))
     _show(out, report, as_json)
 
 
@@ -81,38 +102,48 @@ def compare(
     config: ConfigFile = None,
     data: Data = None,
     data_root: DataRoot = None,
-    methods: Annotated[
-        str, typer.Option("--methods", help="Methods, separated by commas, or all.")
-    ] = "fedapm,fedalt,fedsim,fedavg,fedprox,local",
-    seeds: Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas.")] = "0,1,2",
+    methods: Methods = SIX,
+    seeds: Seeds = "0,1,2",
     image_encoder: ImageEncoder = None,
     text_encoder: TextEncoder = None,
     rounds: Rounds = None,
     engine: EngineName = None,
     workers: Workers = None,
     device: Device = None,
+    tuned: TunedPath = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="A level to reach, as accuracy=0.62 or train_loss=0.5; may be repeated."),
+    ] = None,
+    log: Log = None,
     out: Out = Path("runs/compare"),
     assign: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Train with several methods and seeds on the same clients; runs that are there already are kept."""
     from fedapm import compare as comparison
-    from fedapm.algorithms import METHODS
+    from fedapm.card import write_card
+    from fedapm.commandline import command_line
+    from fedapm.logs import followers
     from fedapm.report import write_report
+    from fedapm.sessions import session
+    from fedapm.tuning import tuned_layer
 
-    given = _layers(
-        config, assign, _common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
-    )
-    names = list(METHODS) if methods == "all" else [n.strip() for n in methods.split(",") if n.strip()]
+    options = common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
+    chosen, repeats = names(methods), numbers(seeds)
+    targets = comparison.parse_targets(target or [])
+    best, origin = tuned_layer(tuned, chosen) if tuned is not None else ({}, None)
+    explicit = comparison.laid(*map(parse_assignment, assign or []))
+    plans = comparison.plans(chosen, repeats, *layers(config, None, options), best, explicit)
+    about = comparison.About(chosen, repeats, targets, origin)
+    follow = followers(log, out, warn)
     try:
-        numbers = [int(s) for s in seeds.split(",") if s.strip()]
-    except ValueError:
-        raise FedapmError(f"--seeds takes whole numbers separated by commas, not {seeds!r}.") from None
-    try:
-        comparison.run_all(comparison.plans(names, numbers, *given), out, show=True, warn=_warn)
+        with session(out):
+            comparison.run_all(plans, out, show=True, warn=warn, observers=follow, about=about)
     except Interrupted as stop:
         raise Interrupted(f"{stop} The same command goes on from there.") from None
     report = write_report(out)
+    write_card(out, command_line(sys.argv[1:]))
     _show(out, report, as_json)
 
 
@@ -139,7 +170,7 @@ def export(
     from fedapm.export import export_model
 
     count = export_model(folder, client, out, view)
-    Console().print(f"{out}: {count} tensors of client {client}.", highlight=False, soft_wrap=True, markup=False)
+    say(f"{out}: {count} tensors of client {client}.")
 
 
 @app.command(name="list")
@@ -153,7 +184,7 @@ def list_(what: Annotated[str, typer.Argument(help="methods, data or models")]) 
     table = Table("name", title, box=None, pad_edge=False)
     for name, about in rows:
         table.add_row(name, about)
-    _console().print(table)
+    console().print(table)
 
 
 def main() -> None:
@@ -184,37 +215,6 @@ def main() -> None:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", 2)
 
 
-def _common(
-    data: str | None,
-    root: Path | None,
-    image_encoder: str | None,
-    text_encoder: str | None,
-    rounds: int | None,
-    engine: str | None,
-    workers: int | None,
-    device: str | None,
-) -> Tables:
-    return {
-        "data": {
-            "name": data,
-            "root": root and str(root),
-            "image_encoder": image_encoder,
-            "text_encoder": text_encoder,
-        },
-        "engine": {"rounds": rounds, "engine": engine, "workers": workers, "device": device},
-    }
-
-
-def _layers(config: Path | None, assign: list[str] | None, *options: Tables) -> list[Tables]:
-    """The experiment file, then the options that were given, then what --set says."""
-    given = [{name: _given(table) for name, table in layer.items() if _given(table)} for layer in options]
-    return [*([read_toml(config)] if config is not None else []), *given, *map(parse_assignment, assign or [])]
-
-
-def _given(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if value is not None}
-
-
 def _show(folder: Path, report_path: Path, as_json: bool) -> None:
     from fedapm.records import find_runs
     from fedapm.report import summary_table
@@ -225,22 +225,8 @@ def _show(folder: Path, report_path: Path, as_json: bool) -> None:
         return
     from fedapm.terminal import summary
 
-    console = _console()
-    console.print(summary(rows))
-    console.print(f"Report: {report_path}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _console() -> Console:
-    # a pipe has no width; do not fold tables to 80 columns there
-    return Console(width=None if sys.stdout.isatty() else 140)
-
-
-def _warn(message: str) -> None:
-    Console(stderr=True).print(f"fedapm: {message}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _note(message: str) -> None:
-    Console(stderr=True).print(message, highlight=False, soft_wrap=True, markup=False)
+    console().print(summary(rows))
+    say(f"Report: {report_path}")
 
 
 def _fail(message: str, code: int) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedapm import experiment
+from fedapm.cli_options import ImageEncoder, TextEncoder
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.following import Following
 from fedapm.settings import DataSettings, Tables, merged, parse_assignment
@@ -24,13 +25,6 @@ Name = Annotated[str, typer.Argument(help="Data set (see: fedapm data list).")]
 Root = Annotated[
     Path | None,
     typer.Option("--root", "--data-root", help="Folder with the data sets' files; data if not given."),
-]
-ImageEncoder = Annotated[
-    str | None,
-    typer.Option("--image-encoder", help="What turns pictures into features: efficientnet-lite0 or mobilenet-v2."),
-]
-TextEncoder = Annotated[
-    str | None, typer.Option("--text-encoder", help="What turns text into features: minilm or mobilebert.")
 ]
 Cache = Annotated[Path | None, typer.Option("--cache", help="Folder for features; fedapm-features in the root.")]
 Assignments = Annotated[

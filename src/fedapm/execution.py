@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,6 +116,10 @@ class Plan:
         }
 
 
+Follow = Callable[[Plan, Path | None, int], Observer]
+"""Makes an observer of a run from its plan, its folder and the last round that is there already (-1: none)."""
+
+
 @dataclass
 class Result:
     """A finished run: its history and every client's model."""
@@ -200,22 +204,31 @@ def execute(
     show: bool = True,
     warn: Warn | None = None,
     tell: Warn | None = None,
+    observers: Sequence[Follow] = (),
 ) -> Result:
     """Run a plan to its end. With a folder everything is written there as it happens.
 
-    ``warn`` hears of what went wrong and was mended, ``tell`` of how the run is computed.
+    ``warn`` hears of what went wrong and was mended, ``tell`` of how the run is computed. ``observers`` make whatever
+    else is to follow the run.
     """
     if out is not None and not (resume and is_run(out)):
         _refuse_to_overwrite(out)
     chosen = plan.choose()
     try:
-        return _execute(plan, chosen, out, resume, show, warn or (lambda _: None), tell or (lambda _: None))
+        return _execute(plan, chosen, out, resume, show, warn or (lambda _: None), tell or (lambda _: None), observers)
     finally:
         chosen.engine.close()
 
 
 def _execute(
-    plan: Plan, chosen: choose.Chosen, out: Path | None, resume: bool, show: bool, warn: Warn, tell: Warn
+    plan: Plan,
+    chosen: choose.Chosen,
+    out: Path | None,
+    resume: bool,
+    show: bool,
+    warn: Warn,
+    tell: Warn,
+    follow: Sequence[Follow],
 ) -> Result:
     memory = Memory()
     observers: list[Observer] = [memory]
@@ -224,14 +237,19 @@ def _execute(
     engine = chosen.engine
     rows = out / CHECKPOINTS / mapped.ROWS if out is not None else None
     loop = Loop(plan.problem, plan.algorithm, plan.schedule, observers, engine, plan.make_store(engine, rows))
+    if out is not None and resume and is_run(out):
+        progress = _resume(out, plan, loop, memory, warn)
+    # before the first file of a new run, so that a log that cannot be opened leaves no folder behind
+    extra = [make(plan, out, progress.round if progress is not None else -1) for make in follow]
     if out is not None:
-        if resume and is_run(out):
-            progress = _resume(out, plan, loop, memory, warn)
-        else:
+        if progress is None:
             write_atomic(out / CONFIG, tomli_w.dumps(plan.settings))
         write_json(out / ENGINE, {"engine": engine.name, "why": chosen.why})
         folder = RunFolder(out, plan.info())
         observers.append(folder)
+    # a log is ahead of the checkpoint, never behind: what is logged twice can be told, what is missing cannot
+    observers.extend(extra)
+    if out is not None:
         observers.append(checkpoint.Checkpointer(out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
     if show:
         label = f"{plan.algorithm.label}, seed {plan.problem.seed}"

@@ -38,7 +38,7 @@ class DataSettings:
     clients: int | None = None
     """m, the number of clients; if not given 20, or with the natural partition as many as there are."""
     concentration: float = 0.5
-    """Dirichlet, overlapping: small means few classes a client. Quantity: small means a few clients have most samples."""
+    """Dirichlet, overlapping: small means few classes a client. Quantity: small means a few clients have most."""
     minimum: int = 10
     """Dirichlet, quantity: fewest samples a client may get. Natural: who has fewer is left out."""
     shards: int = 2

@@ -198,3 +198,20 @@ def test_ctrl_c_in_a_real_process_says_how_to_go_on(tmp_path, straight):
     assert "Traceback" not in err
     execute(plan(), out, resume=True, show=False)
     assert_same(out, straight)
+
+
+@pytest.mark.parametrize("round", [1, 4, ROUNDS])
+def test_a_follower_that_fails_after_a_round_loses_only_that_round(tmp_path, straight, round):
+    class Fails:
+        def on_round(self, progress, record, seconds):
+            if progress.round == round:
+                raise OSError(28, "No space left on device")
+
+        def on_stop(self, progress, status):
+            pass
+
+    out = tmp_path / "run"
+    with pytest.raises(OSError, match="No space"):
+        execute(plan(), out, show=False, observers=[lambda *_: Fails()])
+    execute(plan(), out, resume=True, show=False)
+    assert_same(out, straight)

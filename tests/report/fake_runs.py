@@ -159,17 +159,31 @@ def write_comparison(folder: Path, fakes: tuple[Fake, ...] = COMPARISON, seeds: 
     return folder
 
 
-def tiny_run(path: Path, method: str, seed: int, accuracies: list[list[float]], **more: Any) -> Path:
-    """Write a run of which every number is given: the clients' accuracies in each round."""
+def tiny_run(
+    path: Path,
+    method: str,
+    seed: int,
+    accuracies: list[list[float]],
+    losses: list[float] | None = None,
+    every: int = 1,
+    config: str = "",
+    **more: Any,
+) -> Path:
+    """Write a run of which every number is given: the clients' accuracies and their training loss in each round."""
     clients = [{"id": str(i), "train": 10, "test": 10, "classes": 2} for i in range(len(accuracies[0]))]
     info = {"method": method, "label": method.title(), "seed": seed, "status": "complete", "clients": clients}
     info |= {"rounds": len(accuracies) - 1, "data": "toy"} | more
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
     (path / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    (path / "config.toml").write_text(config, encoding="utf-8")
     rows = []
     for number, values in enumerate(accuracies):
-        scores = {"accuracy": _summary(list(values), loss=False), "per_client": {"accuracy": values}}
+        scores: dict[str, Any] = {"accuracy": _summary(list(values), loss=False), "per_client": {"accuracy": values}}
+        if losses is not None:
+            scores["train_loss"] = _summary([losses[number]], loss=True)
         sent = {"total_bytes_up": 1_000_000 * number, "total_bytes_down": 500_000 * number}
-        rows.append({"round": number, **sent, "drift": 0.5 * number or None, "evaluations": {"model": scores}})
+        evaluated = number % every == 0 or number == len(accuracies) - 1
+        evaluations = {"model": scores} if evaluated else None
+        rows.append({"round": number, **sent, "drift": 0.5 * number or None, "evaluations": evaluations})
     (path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path

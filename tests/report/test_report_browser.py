@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,8 @@ pytestmark = [
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ditto = Fake("ditto", "Ditto", views={"personal": 0.9, "global": 0.8})
     long = Fake("long", "AMethodWithAnUncommonlyLongNameThatNobodyCanBreak", clients=6)
-    folder = write_comparison(tmp_path_factory.mktemp("runs"), (*COMPARISON, ditto, long))
-    return write_report(folder)
+    fakes = tuple(replace(fake, data="cifar10") for fake in (*COMPARISON, ditto, long))
+    return write_report(write_comparison(tmp_path_factory.mktemp("runs"), fakes))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,8 @@ def test_figures_are_seen_and_fit(page: webdriver.Chrome) -> None:
         "const b = e.getBoundingClientRect(); return [b.left, b.right, b.width, b.height]})"
     )
     width = page.execute_script("return window.innerWidth")
-    assert len(boxes) == 6 + 1 + 5
+    curves, differences, drift, spread, gains = 6, 1, 1, 1, 5
+    assert len(boxes) == curves + differences + drift + spread + gains
     for left, right, wide, high in boxes:
         assert left >= 0
         assert right <= width
@@ -106,6 +108,10 @@ def test_the_text_of_figures_stays_inside_them_and_is_large_enough(page: webdriv
 def test_tables_have_a_row_for_each_model(page: webdriver.Chrome) -> None:
     count = "return document.querySelectorAll(arguments[0] + ' tbody tr').length"
     assert page.execute_script(count, "#summary-table") == 6
+    assert page.execute_script(count, "#best-table") == 6
+    assert page.execute_script(count, "#difference-table") == 6
+    assert page.execute_script(count, ".target-table") == 6 + 6
+    assert page.execute_script(count, "#published-table") == 14
     assert page.execute_script(count, "#alone-table") == 6
     assert page.execute_script(count, "#client-table") == 6
     headers = "return [...document.querySelectorAll('th')].every(h => h.scope === 'row' || h.scope === 'col')"
@@ -117,6 +123,15 @@ def test_every_table_scrolls_in_its_own_box(page: webdriver.Chrome) -> None:
     assert page.execute_script(inside)
     sticky = "return getComputedStyle(document.querySelector('#summary-table tbody th')).position"
     assert page.execute_script(sticky) == "sticky"
+
+
+def test_the_tables_of_few_columns_fit_without_scrolling(page: webdriver.Chrome) -> None:
+    fits = (
+        "return [...document.querySelectorAll(arguments[0])]"
+        ".map(table => table.scrollWidth <= table.closest('.scroll').clientWidth)"
+    )
+    for table in ("#best-table", "#difference-table", ".target-table"):
+        assert all(page.execute_script(fits, table)), table
 
 
 def test_no_request_leaves_the_file(page: webdriver.Chrome) -> None:

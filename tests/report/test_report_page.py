@@ -2,98 +2,44 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from fake_runs import COMPARISON, Fake, tiny_run, write_comparison, write_fake
+from pages import Shown, check_markup, page_of, words_of
 
 from fedapm.errors import FedapmError
 from fedapm.report import write_report
 
 
-def page_of(folder: Path) -> str:
-    return write_report(folder).read_text(encoding="utf-8")
-
-
-def words_of(page: str) -> str:
-    """What a reader sees, without markup and in one line."""
-    text = re.sub(r"<(style|svg)\b.*?</\1>", " ", page, flags=re.DOTALL)
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
-
-
-class Tags(HTMLParser):
-    """Opens and closes: collects ids and complains about what does not match."""
-
-    EMPTY = frozenset({"meta", "path", "use", "rect", "br"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.names: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-        self.ids += [value for name, value in attrs if name == "id" and value]
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-        self.ids += [value for name, value in attrs if name == "id" and value]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-
-def check_markup(page: str) -> Tags:
-    tags = Tags()
-    tags.feed(page)
-    tags.close()
-    assert tags.open == []
-    assert len(tags.ids) == len(set(tags.ids))
-    assert not tags.names & {"script", "img", "link", "iframe", "object"}
-    addresses = re.findall(r'(?:href|src)="([^"]*)"', page) + re.findall(r"url\(([^)]*)\)", page)
-    assert all(address.startswith("#") for address in addresses)
-    assert {address[1:] for address in addresses} <= set(tags.ids)
-    assert "NaN" not in page
-    assert "None" not in words_of(page)
-    return tags
-
-
-def test_the_same_folder_gives_the_same_bytes(tmp_path: Path) -> None:
-    write_comparison(tmp_path)
-    first = write_report(tmp_path).read_bytes()
-    second = write_report(tmp_path, tmp_path / "elsewhere" / "again.html")
+def test_the_same_folder_gives_the_same_bytes(compared: Shown, tmp_path: Path) -> None:
+    second = write_report(compared.folder, tmp_path / "elsewhere" / "again.html")
     assert second == tmp_path / "elsewhere" / "again.html"
-    assert second.read_bytes() == first
+    assert second.read_bytes() == (compared.folder / "report.html").read_bytes()
 
 
-def test_a_comparison(tmp_path: Path) -> None:
-    page = page_of(write_comparison(tmp_path))
+def test_a_comparison(compared: Shown) -> None:
+    page, words = compared.page, compared.words
     check_markup(page)
-    words = words_of(page)
     assert "3 methods on digits" in words
     assert "FedAPM ends with the highest mean accuracy" in words
     assert "more than the noise between seeds (95% interval" in words
     assert "FedAvg is worse by more than the noise" in words
     assert "AUC is the mean over the 5 of 6 clients" in words
     assert "Every run went through" in words
+    assert "Best round, as the paper reports it" in words
+    assert "picked by looking at the test data, so these numbers flatter" in words
     assert "nothing is marked" not in words
     assert page.count('role="img" aria-label="Accuracy') >= 3
     assert "Local, last value" in page
     assert 'class="best"' in page
 
 
-def test_a_single_run_in_its_own_folder(tmp_path: Path) -> None:
-    page = page_of(write_fake(tmp_path / "run", Fake("fedapm", "FedAPM")))
-    check_markup(page)
-    assert (tmp_path / "run" / "report.html").is_file()
-    words = words_of(page)
+def test_a_single_run_in_its_own_folder(single: Shown) -> None:
+    check_markup(single.page)
+    assert (single.folder / "report.html").is_file()
+    words = single.words
     assert "FedAPM on digits" in words
     assert "nothing is marked : there is nothing to compare with" in words
     assert "±" not in words.replace("mean ± sample", "")
@@ -169,19 +115,18 @@ def test_unequal_terms_are_said(tmp_path: Path) -> None:
     assert "12 of 36 local solves (33%) ended at the cap" in words
 
 
-def test_other_data_is_said(tmp_path: Path) -> None:
-    write_fake(tmp_path / "a", COMPARISON[0])
-    write_fake(tmp_path / "b", replace(COMPARISON[1], data="mnist"))
-    assert "do not compare" in words_of(page_of(tmp_path))
+def test_other_data_is_said(other_data: Shown) -> None:
+    assert "do not compare" in other_data.words
+    assert "Paired differences" not in other_data.words
 
 
-def test_regression(tmp_path: Path) -> None:
-    fakes = tuple(replace(fake, regression=True) for fake in COMPARISON)
-    page = page_of(write_comparison(tmp_path, fakes))
-    check_markup(page)
-    words = words_of(page)
+def test_regression(regression: Shown) -> None:
+    check_markup(regression.page)
+    words = regression.words
     assert "lowest mean test loss" in words
     assert "Accuracy" not in words
+    assert "Best round" not in words
+    assert "Test loss 0." in words
 
 
 def test_only_local_runs_send_nothing(tmp_path: Path) -> None:
@@ -190,8 +135,8 @@ def test_only_local_runs_send_nothing(tmp_path: Path) -> None:
     assert "by megabytes sent" not in page
 
 
-def test_settings_hold_the_configuration_and_the_versions(tmp_path: Path) -> None:
-    words = words_of(page_of(write_comparison(tmp_path)))
+def test_settings_hold_the_configuration_and_the_versions(compared: Shown) -> None:
+    words = compared.words
     assert "config.toml of seed 1; also run with seeds 2, 3" in words
     assert "Round 0 is the untrained start" in words
     assert "torch 2.13.0" in words
@@ -206,7 +151,8 @@ def test_sizes(tmp_path: Path, methods: int, clients: int, rounds: int) -> None:
     local = Fake("local", "Local", clients=clients, rounds=rounds, every=2, drift=None, megabytes=0.0)
     page = page_of(write_comparison(tmp_path, (*fakes, local), seeds=(1, 2)))
     check_markup(page)
-    assert page.count("<figure>") == 6 + 1 + (methods - 1)
+    curves, differences, drift, spread, gains = 6, 1, int(methods > 2), 1, methods - 1
+    assert page.count("<figure>") == curves + differences + drift + spread + gains
 
 
 def test_stationarity_is_drawn_where_it_was_asked_for(tmp_path: Path) -> None:

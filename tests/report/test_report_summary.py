@@ -11,7 +11,7 @@ import pytest
 from fake_runs import COMPARISON, Fake, tiny_run, write_comparison, write_fake
 
 from fedapm.records import find_runs
-from fedapm.report import SummaryRow, filled_columns, summary_table
+from fedapm.report import SummaryRow, best_round_columns, filled_columns, summary_table
 
 
 def rows_of(folder: Path) -> dict[str, SummaryRow]:
@@ -33,6 +33,29 @@ def test_means_and_spread_by_hand(tmp_path: Path) -> None:
     assert row.megabytes.mean == 3.0
     assert row.megabytes.std == 0.0
     assert row.f1.mean is None
+
+
+def test_each_score_has_a_best_round_of_its_own(tmp_path: Path) -> None:
+    by_seed = {1: [(0.2, 0.5), (0.6, 0.4), (0.5, 0.9)], 2: [(0.9, 0.1), (0.3, 0.2), (0.4, None)]}
+    for seed, scores in by_seed.items():
+        path = tiny_run(tmp_path / str(seed), "fedapm", seed, [[0.1], [0.7], [0.3]])
+        rows = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+        for row, (f1, auc) in zip(rows, scores, strict=True):
+            row["evaluations"]["model"] |= {"f1": {"mean": f1}, "auc": {"mean": auc}}
+        (path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    row = rows_of(tmp_path)["Fedapm"]
+    assert row.best_round_accuracy.values == {1: 0.7, 2: 0.7}
+    assert row.best_round_f1.values == {1: 0.6, 2: 0.9}
+    assert row.best_round_auc.values == {1: 0.9, 2: 0.2}
+    assert row.best_round_f1.mean == pytest.approx(0.75)
+    assert row.best_round_f1.std == pytest.approx(math.sqrt(2 * 0.15**2))
+    assert row.f1.values == {1: 0.5, 2: 0.4}
+    assert [column.field for column in best_round_columns([row])] == [
+        "best_round_accuracy",
+        "best_round_f1",
+        "best_round_auc",
+    ]
+    assert row.as_dict()["best_round_auc"]["seeds"] == {"1": 0.9, "2": 0.2}
 
 
 def test_one_seed_has_no_spread_and_no_mark(tmp_path: Path) -> None:

@@ -79,10 +79,10 @@ def test_lagrangian_ends_at_the_value_of_the_objective(known):
     assert lagrangian(problem, method, end) == pytest.approx(value, abs=1e-4)
 
 
-@pytest.mark.parametrize("rho", [0.03, 1.0])
-def test_server_keeps_the_mean_over_all_clients(known, rho):
+@pytest.mark.parametrize(("rho", "relax"), [(0.03, 1.0), (1.0, 1.0), (1.0, 1.7)])
+def test_server_keeps_the_mean_over_all_clients(known, rho, relax):
     """ū = mean of u_i + π_i/ρ over all clients, though only some ever send, and only changes."""
-    method = FedAPM(rho=rho)
+    method = FedAPM(rho=rho, relax=relax)
     problem = known.problem(method, Solver(lr=0.05, batch_size=7, weight_decay=known.ridge))
     states = []
     run(problem, method, 30, 0.25, watch=states)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedapm.algorithm import Algorithm, State, Total, Upload
 from fedapm.task import Task
@@ -12,6 +13,8 @@ from fedapm.vec import Vec
 @dataclass(frozen=True)
 class Averaging(Algorithm):
     """u ← Σ α_i u_i / Σ α_i over the selected clients, sent and added up as weighted changes."""
+
+    remembers: ClassVar[tuple[str, ...] | None] = ()
 
     def server_init(self, u0: Vec) -> State:
         """The shared model."""

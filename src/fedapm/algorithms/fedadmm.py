@@ -20,6 +20,7 @@ class FedADMM(Algorithm):
     name = "fedadmm"
     label = "FedADMM"
     scope = "whole"
+    remembers = ("dz",)
     personal = "nothing; kept: the copy w_i and the dual π_i"
     sends = "the change of z_i = w_i + π_i/ρ, whole model"
     evaluates = "the global model"

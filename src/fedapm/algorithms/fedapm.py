@@ -20,6 +20,7 @@ class FedAPM(Algorithm):
 
     name = "fedapm"
     label = "FedAPM"
+    remembers = ("dz",)
     personal = "v_i; also kept: the copy u_i, the dual π_i and ξ_i"
     sends = "the change of z_i = u_i + π_i/ρ, shared part only"
     evaluates = "u_i with v_i (or ū with v_i)"
@@ -34,6 +35,8 @@ class FedAPM(Algorithm):
     """Where the search for u_i starts: at the client's copy, or at the broadcast ū."""
     evaluate: Literal["local", "shared"] = "local"
     """Which shared part a client's model uses: its copy u_i or ū."""
+    relax: float = 1.0
+    """β: over-relaxation. The dual and z_i use ū + β(u_i − ū) in place of u_i; above 1 the server moves more."""
     lr_v: float | None = None
     """Step size of the personal phase; the solver's if not given."""
     epochs_v: int | None = None
@@ -49,6 +52,7 @@ class FedAPM(Algorithm):
         for field, good in {
             "rho": self.rho >= 0,
             "sigma": self.sigma >= 0,
+            "relax": 0 < self.relax < 2,
             "mu": 0 < self.mu < 1,
             "lr_v": self.lr_v is None or self.lr_v > 0,
             "epochs_v": self.epochs_v is None or self.epochs_v >= 0,
@@ -63,8 +67,9 @@ class FedAPM(Algorithm):
         return State(u=u0)
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
-        """v_i⁰, u_i⁰ = u⁰, π_i⁰ = 0, ξ_i⁰."""
-        return State(v=v0, u=u0, pi=u0.zeros(), xi=self.xi or 0.0)
+        """v_i⁰, u_i⁰ = u⁰, π_i⁰ = 0, ξ_i⁰; with over-relaxation z_i⁰ = u⁰ too, which u_i and π_i then do not tell."""
+        start = State(v=v0, u=u0, pi=u0.zeros(), xi=self.xi or 0.0)
+        return start if self.relax == 1 else start.replace(z=u0)
 
     def client(self, down: State, s: State, task: Task) -> Reply:
         """Line 8 of Algorithm 1."""
@@ -76,9 +81,15 @@ class FedAPM(Algorithm):
 
         v = task.minimise(s.v, given=u_for_v, weight=task.alpha, prox=Prox(self.sigma, s.v), stop=stop_v, lr=self.lr_v)
         u = task.minimise(u0, given=v, weight=task.alpha, linear=s.pi, prox=Prox(self.rho, u_bar), stop=stop_u)
-        pi = s.pi + self.rho * (u - u_bar)
-        dz = self.z(u, pi) - self.z(s.u, s.pi)
-        return Reply(Upload({"dz": dz}), s.replace(v=v, u=u, pi=pi, xi=xi), u)
+        u_hat = u if self.relax == 1 else u_bar + self.relax * (u - u_bar)
+        pi = s.pi + self.rho * (u_hat - u_bar)
+        z = self.z(u_hat, pi)
+        new = s.replace(v=v, u=u, pi=pi, xi=xi, **({} if self.relax == 1 else {"z": z}))
+        return Reply(Upload({"dz": z - self.z_of(s)}), new, u)
+
+    def z_of(self, s: State) -> Vec:
+        """The z_i that the server has of a client."""
+        return self.z(s.u, s.pi) if self.relax == 1 else s.z
 
     def z(self, u: Vec, pi: Vec) -> Vec:
         """z_i = u_i + π_i/ρ; without a penalty there is no dual either."""

@@ -16,6 +16,7 @@ class Local(Algorithm):
     name = "local"
     label = "Local only"
     scope = "none"
+    remembers = ()
     personal = "the whole model"
     sends = "nothing"
     evaluates = "the client's own model"

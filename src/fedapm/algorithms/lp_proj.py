@@ -55,6 +55,7 @@ class LpProj(Algorithm):
     name = "lp-proj"
     label = "lp-proj"
     scope = "whole"
+    remembers = ()
     personal = "the whole model x_i"
     sends = "the change of P x_i, d_sub numbers"
     evaluates = "x_i"

@@ -21,6 +21,7 @@ class Scaffold(Averaging):
     name = "scaffold"
     label = "SCAFFOLD"
     scope = "whole"
+    remembers = ("dc",)
     personal = "nothing; kept: the control variate c_i"
     sends = "the changes of the whole model and of c_i"
     evaluates = "the global model"

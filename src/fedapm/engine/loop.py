@@ -125,14 +125,13 @@ class Loop:
         try:
             with uninterrupted():
                 undo = work.commit(store)
-            record = self._record(after, before, selected, work)
+            self._finish(after, self._record(after, before, selected, work), began)
         except BaseException:
             # the round is not recorded, so it must not have happened: whoever saves now saves the round before
-            if undo is not None:
+            if undo is not None and self.progress is not after:
                 with uninterrupted():
                     undo()
             raise
-        self._finish(after, record, began)
 
     def _finish(self, progress: Progress, record: Record, began: float) -> None:
         with uninterrupted():
@@ -161,8 +160,12 @@ class Loop:
         }
         if self.schedule.stationarity:
             record["stationarity"] = self._stationarity(after)
+        self._settled(after, record)
         record["evaluations"] = self._evaluate(after) if self.schedule.evaluates(after.round) else None
         return record
+
+    def _settled(self, after: Progress, record: Record) -> None:
+        """A round's results are in place and all but its evaluation is known; here a subclass may save them."""
 
     def _evaluate(self, state: Progress) -> dict[str, Any]:
         down = self.algorithm.broadcast(state.server)

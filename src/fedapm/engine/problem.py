@@ -42,8 +42,12 @@ class Weighting:
     def alphas(self, sizes: list[int]) -> list[float]:
         """Every client's α_i, in these units."""
         m, n = len(sizes), sum(sizes)
-        shares = [1.0] * m if self.weights == "uniform" else [m * size / n for size in sizes]
-        return [share * self.unit(m) for share in shares]
+        return [self.alpha(size, n, m) for size in sizes]
+
+    def alpha(self, size: int, samples: int, m: int) -> float:
+        """α_i of a client with so many of all samples, which m clients have."""
+        share = 1.0 if self.weights == "uniform" else m * size / samples
+        return share * self.unit(m)
 
     def unit(self, m: int) -> float:
         """The weight of an f_i that is not weighed."""

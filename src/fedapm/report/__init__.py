@@ -12,19 +12,28 @@ from fedapm.report.summary import (
     Column,
     Estimate,
     SummaryRow,
+    best_round_columns,
     filled_columns,
     main_column,
     summary_table,
 )
+from fedapm.report.sweeps import SWEEP, write_sweep_report
+from fedapm.report.targets import Target, TargetRow, TargetTable, read_targets, target_tables
 
 __all__ = [
     "COLUMNS",
     "Column",
     "Estimate",
     "SummaryRow",
+    "Target",
+    "TargetRow",
+    "TargetTable",
+    "best_round_columns",
     "filled_columns",
     "main_column",
+    "read_targets",
     "summary_table",
+    "target_tables",
     "write_report",
 ]
 
@@ -32,8 +41,11 @@ __all__ = [
 def write_report(folder: Path, out: Path | None = None) -> Path:
     """Write the report over every run in a folder or below it, and return where it is.
 
-    The file needs nothing beside it: no network, no script, no font. Equal runs give equal bytes.
+    The file needs nothing beside it: no network, no script, no font. Equal runs give equal bytes. Targets are those
+    of the comparison in the folder, if it was given any. A sweep has a report of its own kind.
     """
+    if (folder / SWEEP).is_file():
+        return write_sweep_report(folder, out)
     path = out if out is not None else folder / REPORT
-    write_atomic(path, render(find_runs(folder)))
+    write_atomic(path, render(find_runs(folder), read_targets(folder)))
     return path

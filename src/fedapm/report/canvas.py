@@ -13,9 +13,10 @@ import matplotlib.style
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from fedapm.report.numbers import tick
 
@@ -24,6 +25,8 @@ WIDTH = 4.1
 
 INK = "#1a1a1a"
 LEGEND_ROW = 0.185
+LOG_FROM = 30.0
+"""Values that differ by more than this factor need powers of ten."""
 
 _LOOK = {
     "svg.fonttype": "none",
@@ -88,9 +91,25 @@ def round_ticks(axis: Axis, most: int = 6, integer: bool = False, symmetric: boo
     plain_numbers(axis)
 
 
+def power_ticks(axis: Axis, ratio: float) -> None:
+    """Ticks of a log scale: whole powers of ten, with steps between them where there are few powers."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ratio < 500 else (1.0,), numticks=8))
+    axis.set_minor_locator(NullLocator())
+    plain_numbers(axis)
+
+
 def plain_numbers(axis: Axis) -> None:
     """Tick labels as the rest of the page writes numbers."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+
+
+def name_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """A name for each row of a figure that has methods below each other, the first on top."""
+    axes.set_yticks(range(len(labels)), [short(label, 18) for label in labels])
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
 
 
 def short(label: str, most: int = 32) -> str:
@@ -107,7 +126,8 @@ def as_html(figure: Figure, name: str, description: str) -> Markup:
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", metadata=nothing)
+        # savefig would draw everything twice, which matters in a page of thirty figures
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)  # type: ignore[no-untyped-call]
     svg = buffer.getvalue()
     opening = re.search(r'<svg[^>]*viewBox="([^"]+)"[^>]*>', svg)
     assert opening is not None, "matplotlib always writes a viewBox"

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 
-from fedapm.report.canvas import INK, as_html, drawing, new_figure, round_ticks, short
+from fedapm.report.canvas import INK, as_html, drawing, name_rows, new_figure, round_ticks
 from fedapm.report.clients import ClientRow, ClientScores
 from fedapm.report.style import Style
 from fedapm.report.summary import Column, SummaryRow
@@ -45,11 +45,7 @@ def draw_spread(table: ClientScores, rows: dict[str, SummaryRow], looks: dict[st
                 axes.plot(factor * mean, place, "|", color=INK, markersize=13, markeredgewidth=2, zorder=4)
             if worst is not None:
                 axes.plot(factor * worst, place, "<", color=INK, markersize=5, zorder=4)
-        axes.set_yticks(range(len(shown)), [short(row.series.name, 18) for row in shown])
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False, axis="y")
-        axes.spines["left"].set_visible(False)
+        name_rows(axes, [row.series.name for row in shown])
         unit = " (%)" if table.column.percentage else ""
         axes.set_xlabel(f"{table.column.title.lower()}{unit}")
         round_ticks(axes.xaxis)

@@ -10,9 +10,8 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator
 
-from fedapm.report.canvas import as_html, drawing, new_figure, plain_numbers, round_ticks, short
+from fedapm.report.canvas import LOG_FROM, as_html, drawing, new_figure, power_ticks, round_ticks, short
 from fedapm.report.curves import Curve, Quantity, curve
 from fedapm.report.numbers import plain
 from fedapm.report.series import Series
@@ -20,9 +19,11 @@ from fedapm.report.style import Style
 
 HEIGHT = 2.65
 MOST_POINTS = 240
-LOG_FROM = 30.0
 LEGEND_LETTERS = 58
 LETTERS_BESIDE = 8
+PUBLISHED = "published"
+PUBLISHED_LINE = (0.0, (4.0, 2.0))
+_GREY = "#6b7075"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,16 @@ class Line:
     def level_name(self) -> str:
         """What the dashed level of a method that sends nothing is called."""
         return f"{short(self.name, 18)}, last value"
+
+
+@dataclass(frozen=True)
+class PublishedLine:
+    """What somebody else published about a method: no seeds, no bytes, only a mean in each round."""
+
+    name: str
+    colour: str
+    rounds: list[int]
+    values: list[float]
 
 
 def lines_of(quantity: Quantity, series: Sequence[Series], looks: dict[str, Style]) -> list[Line]:
@@ -56,16 +67,29 @@ def lines_of(quantity: Quantity, series: Sequence[Series], looks: dict[str, Styl
     return found
 
 
-def draw_curves(quantity: Quantity, lines: Sequence[Line], by_bytes: bool) -> Markup:
+def draw_curves(
+    quantity: Quantity, lines: Sequence[Line], by_bytes: bool, published: Sequence[PublishedLine] = ()
+) -> Markup:
     """Mean over seeds as a line, smallest to largest seed as a band.
 
-    Against bytes, a method that sends nothing has no place on the axis: its last value is a dashed level.
+    Against bytes, a method that sends nothing has no place on the axis: its last value is a dashed level. Published
+    curves are thin, broken and without markers, in the colour of their method.
     """
     levels = [by_bytes and line.sends_nothing for line in lines]
     labels = [line.level_name if level else line.name for line, level in zip(lines, levels, strict=True)]
     handles = [_handle(line.style, level) for line, level in zip(lines, levels, strict=True)]
+    columns = _legend_columns(lines, bool(published))
+    if published:
+        # against bytes there is nothing to draw, only room to keep, so that the two figures of a pair line up
+        labels.append(" " if by_bytes else PUBLISHED)
+        handles.append(Line2D([], [], color=_GREY, linestyle=PUBLISHED_LINE, linewidth=1.0, visible=not by_bytes))
+        published = () if by_bytes else published
+    values = [v for line in lines for v in (*line.curve.low, *line.curve.high)]
     with drawing():
-        figure, axes = new_figure(HEIGHT, labels, handles, _legend_columns(lines))
+        figure, axes = new_figure(HEIGHT, labels, handles, columns)
+        for other in published:
+            axes.plot(other.rounds, other.values, color=other.colour, linestyle=PUBLISHED_LINE, linewidth=1.0)
+            values += other.values
         for line, level in zip(lines, levels, strict=True):
             if level:
                 axes.axhline(line.curve.mean[-1], color=line.style.colour, linestyle="--", linewidth=1.3)
@@ -75,21 +99,24 @@ def draw_curves(quantity: Quantity, lines: Sequence[Line], by_bytes: bool) -> Ma
         axes.set_ylabel(quantity.axis)
         round_ticks(axes.xaxis, integer=not by_bytes)
         axes.set_xlim(left=0)
-        _scale_values(axes, [v for line in lines for v in (*line.curve.low, *line.curve.high)], quantity)
+        _scale_values(axes, values, quantity)
         name = f"{quantity.key}-{'bytes' if by_bytes else 'rounds'}"
-        return as_html(figure, name, _description(quantity, lines, by_bytes))
+        return as_html(figure, name, _description(quantity, lines, by_bytes, published))
 
 
-def _description(quantity: Quantity, lines: Sequence[Line], by_bytes: bool) -> str:
+def _description(quantity: Quantity, lines: Sequence[Line], by_bytes: bool, published: Sequence[PublishedLine]) -> str:
     unit = " in per cent" if quantity.percentage else ""
     against = "megabytes sent" if by_bytes else "rounds"
     ends = ", ".join(f"{line.name} {plain(line.curve.mean[-1], 4)}" for line in lines)
-    return f"{quantity.title}{unit} against {against}. Last values: {ends}."
+    others = ", ".join(f"{one.name} {plain(one.values[-1], 4)}" for one in published)
+    beside = f" Published curves, at the last round shown: {others}." if others else ""
+    return f"{quantity.title}{unit} against {against}. Last values: {ends}.{beside}"
 
 
-def _legend_columns(lines: Sequence[Line]) -> int:
+def _legend_columns(lines: Sequence[Line], published: bool) -> int:
     """As many as fit, the same against rounds and bytes so that the two figures of a pair line up."""
     lengths = [len(line.level_name if line.sends_nothing else short(line.name)) for line in lines]
+    lengths += [len(PUBLISHED)] if published else []
     for columns in (4, 3, 2):
         parts = np.array_split(lengths, min(columns, len(lengths)))
         if sum(max(part) + LETTERS_BESIDE for part in parts) <= LEGEND_LETTERS:
@@ -153,9 +180,6 @@ def _scale_values(axes: Axes, values: Sequence[float], quantity: Quantity) -> No
     if quantity.may_be_log and low > 0 and high / low > LOG_FROM:
         axes.set_yscale("log")
         axes.set_ylabel(f"{quantity.axis}, log scale")
-        fine = (1.0, 2.0, 5.0) if high / low < 500 else (1.0,)
-        axes.yaxis.set_major_locator(LogLocator(subs=fine, numticks=8))
-        axes.yaxis.set_minor_locator(NullLocator())
-        plain_numbers(axes.yaxis)
+        power_ticks(axes.yaxis, high / low)
     else:
         round_ticks(axes.yaxis)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from typing import Any
 
 from fedapm.records import Run
+from fedapm.report.judged import data_settings, judged_by, settings_of, validation_sentence, validation_share
 from fedapm.report.numbers import counted, finite, listed
 from fedapm.report.series import Group, all_series, client_scores, same_data
 
@@ -85,6 +85,17 @@ def capped_solves(groups: Sequence[Group]) -> list[str]:
     return sentences
 
 
+def how_judged(runs: Sequence[Run]) -> list[str]:
+    """What the scores are about, where it is not the clients' own and untouched test data."""
+    sentences = [validation_sentence(runs)] if judged_by(runs) == "validation" else []
+    if any(data_settings(run).get("partition") == "overlapping" for run in runs):
+        sentences.append(
+            "Clients draw their data from one pool (data.partition = “overlapping”): one’s test sample may be "
+            "another’s training sample, which flatters every method that shares anything."
+        )
+    return sentences
+
+
 def uneven_terms(groups: Sequence[Group]) -> list[str]:
     """What makes the methods' numbers less comparable than the table suggests."""
     runs = [run for group in groups for run in group.runs]
@@ -93,6 +104,13 @@ def uneven_terms(groups: Sequence[Group]) -> list[str]:
         sentences.append(
             "The runs do not all have the same data and clients, so their numbers stand side by side "
             "but do not compare, and nothing is marked as best."
+        )
+    if judged_by(runs) == "both":
+        by_validation = [group.label for group in groups if any(validation_share(run) > 0 for run in group.runs)]
+        by_test = [group.label for group in groups if any(validation_share(run) == 0 for run in group.runs)]
+        sentences.append(
+            f"The scores are of two kinds: {listed(by_validation, 20)} {_be(by_validation)} judged by validation data "
+            f"and {listed(by_test, 20)} by test data."
         )
     planned = {group.label: {run.info.get("rounds") for run in group.runs} for group in groups}
     if len({number for numbers in planned.values() for number in numbers}) > 1:
@@ -116,25 +134,22 @@ def uneven_terms(groups: Sequence[Group]) -> list[str]:
     return sentences
 
 
+def _be(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
 def _fate(run: Run) -> str:
     return "shown as far as it went" if run.evaluated else "not in any table: it was never evaluated"
 
 
 def _differing_settings(runs: Sequence[Run]) -> list[str]:
-    settings = [_flat(_parsed(run.config)) for run in runs]
+    settings = [_flat(settings_of(run)) for run in runs]
     names = sorted({name for one in settings for name in one})
     return [
         name
         for name in names
         if name.rsplit(".", 1)[-1] != "seed" and any(one.get(name) != settings[0].get(name) for one in settings)
     ]
-
-
-def _parsed(config: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(config)
-    except tomllib.TOMLDecodeError:
-        return {}
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+from fedapm.report.judged import JudgedBy
 from fedapm.report.noise import paired_difference
 from fedapm.report.numbers import counted, fixed, listed
 from fedapm.report.series import ALONE
-from fedapm.report.summary import Column, Estimate, SummaryRow, main_column
+from fedapm.report.summary import Column, Estimate, SummaryRow
 
 
-def lead_sentences(rows: Sequence[SummaryRow], comparable: bool) -> list[str]:
-    """A paragraph or two about the main score."""
-    main = main_column(rows)
+def lead_sentences(rows: Sequence[SummaryRow], main: Column, comparable: bool, judged: JudgedBy) -> list[str]:
+    """A paragraph or two about the main score, which is called a validation score where it is one."""
+    if judged == "validation" and main.percentage:
+        main = replace(main, title=f"Validation {main.title.lower()}")
     rows = [row for row in rows if row.cell(main).values]
     if not rows:
         return ["No model was evaluated, so there is nothing to say about how good the models are."]

@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from importlib.resources import files
+from dataclasses import replace
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
+from fedapm.published import SOURCE
 from fedapm.records import Run
-from fedapm.report import events, settings
-from fedapm.report.client_figures import draw_gains, draw_spread
+from fedapm.report import events, heading, sections, settings
+from fedapm.report.client_figures import draw_spread
 from fedapm.report.clients import ClientScores, client_table
-from fedapm.report.curve_figures import MOST_POINTS, draw_curves, lines_of
-from fedapm.report.curves import QUANTITIES
+from fedapm.report.columns import BEST_ROUND, plainly_titled
+from fedapm.report.curve_figures import MOST_POINTS
+from fedapm.report.differences import difference_text, interval_text
+from fedapm.report.judged import judged_by, validation_sentence, wording
 from fedapm.report.lead import lead_sentences
-from fedapm.report.numbers import counted, listed, spread_of
-from fedapm.report.series import Group, Series, all_series, group_runs, same_data, tidy
-from fedapm.report.style import Style, styles, swatch
-from fedapm.report.summary import ACCURACY, SummaryRow, filled_columns, main_column, summary_table
+from fedapm.report.publications import SCORES, publication, published_data
+from fedapm.report.series import all_series, group_runs, same_data
+from fedapm.report.style import styles, swatch
+from fedapm.report.summary import SummaryRow, best_round_columns, filled_columns, main_column, summary_table
+from fedapm.report.targets import SENT, Target
+from fedapm.report.templates import fill
 
 
-@dataclass(frozen=True)
-class CurvePair:
-    """A quantity against rounds and against bytes, the second only where anything was sent."""
-
-    title: str
-    by_round: Markup
-    by_bytes: Markup | None
-
-
-@dataclass(frozen=True)
-class GainFigure:
-    """One method's gains and losses."""
-
-    name: str
-    svg: Markup
-
-
-def render(runs: Sequence[Run]) -> str:
+def render(runs: Sequence[Run], targets: Sequence[Target] = ()) -> str:
     """The whole report as HTML."""
     groups = group_runs(runs)
     series = all_series(groups)
@@ -48,29 +32,44 @@ def render(runs: Sequence[Run]) -> str:
     rows = summary_table(runs)
     by_name = {row.label: row for row in rows}
     counting = [run for group in groups for run in group.runs]
-    clients = client_table(series, main_column(rows))
+    comparable = same_data(counting)
+    say = wording(judged_by(counting))
+    main, *columns = (replace(c, title=say(c.title)) for c in (main_column(rows), *filled_columns(rows)))
+    clients = client_table(series, main)
     if clients is not None:
         clients = _in_order_of(rows, clients)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_text("page.html.j2")).render(
-        css=Markup(_text("page.css")),
-        title=_title(groups),
-        facts=_facts(groups, runs),
-        lead=lead_sentences(rows, same_data(counting)),
+    return fill(
+        "page.html.j2",
+        say=say,
+        title=heading.title(groups),
+        facts=heading.facts(groups, runs),
+        validation=validation_sentence(counting),
+        lead=lead_sentences(rows, main, comparable, judged_by(counting)),
         rows=rows,
-        columns=filled_columns(rows),
-        main=main_column(rows),
-        any_best=any(row.cell(column).best for row in rows for column in filled_columns(rows)),
-        auc_note=_auc_note(rows),
+        columns=columns,
+        main=main,
+        best_columns=[plainly_titled(column) for column in best_round_columns(rows)],
+        any_best=any(row.cell(column).best for row in rows for column in columns),
+        auc_note=heading.auc_note(rows),
         several_seeds=any(len(row.seeds) > 1 for row in rows),
         swatches={name: swatch(style) for name, style in looks.items()},
-        curves=_curves(series, looks, main_column(rows) is ACCURACY),
+        differences=sections.differences(rows, main, looks) if comparable else None,
+        difference_text=difference_text,
+        interval_text=interval_text,
+        targets=sections.targets(counting, targets, rows, main),
+        sent=SENT,
+        curves=sections.curve_pairs(series, looks, main, published_data(counting), say),
+        drift=sections.drift_bars(groups, rows, series, looks),
         silent=[group.label for group in groups if group.sends_nothing and group.views],
         thinned=any(len(run.rounds) > MOST_POINTS for run in counting),
         most_points=MOST_POINTS,
+        published=publication(counting, rows),
+        published_scores=SCORES,
+        published_by=SOURCE,
+        best_round=BEST_ROUND,
         clients=clients,
         spread=draw_spread(clients, by_name, looks) if clients else None,
-        gains=_gain_figures(clients, looks) if clients else [],
+        gains=sections.gain_figures(clients, looks) if clients else [],
         by_name=by_name,
         troubles=[
             *events.incomplete_runs(groups),
@@ -78,82 +77,13 @@ def render(runs: Sequence[Run]) -> str:
             *events.dropped_clients(groups),
             *events.clients_without_loss(groups),
         ],
-        remarks=events.capped_solves(groups),
+        remarks=[*events.how_judged(counting), *events.capped_solves(groups)],
         sizes=settings.client_sizes(counting),
         parameters=settings.parameters(groups),
         versions=settings.versions(runs),
         configs=settings.configs(groups),
         share=_share,
     )
-
-
-def _text(name: str) -> str:
-    return files("fedapm.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _data(runs: Sequence[Run]) -> list[str]:
-    return sorted({tidy(run.info["data"]) for run in runs if run.info.get("data")})
-
-
-def _title(groups: Sequence[Group]) -> str:
-    data = _data([run for group in groups for run in group.every_run])
-    on = f" on {listed(data)}" if data else ""
-    return f"{groups[0].label}{on}" if len(groups) == 1 else f"{len(groups)} methods{on}"
-
-
-def _facts(groups: Sequence[Group], runs: Sequence[Run]) -> list[str]:
-    """The line under the title."""
-    facts = [f"data set {listed(data)}"] if (data := _data(runs)) else []
-    clients = [len(run.info["clients"]) for run in runs]
-    facts.append(f"{spread_of(clients)} {'client' if max(clients) == 1 else 'clients'}")
-    rounds = [run.info["rounds"] for run in runs if isinstance(run.info.get("rounds"), int)]
-    if rounds:
-        facts.append(f"{spread_of(rounds)} {'round' if max(rounds) == 1 else 'rounds'}")
-    seeds = sorted({run.seed for run in runs})
-    facts.append(f"{'seed' if len(seeds) == 1 else 'seeds'} {_seeds(seeds)}")
-    facts.append(f"{'method' if len(groups) == 1 else 'methods'} {listed([g.label for g in groups], 20)}")
-    return facts
-
-
-def _seeds(seeds: list[int]) -> str:
-    if len(seeds) > 3 and seeds == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]} to {seeds[-1]}"
-    return listed([str(seed) for seed in seeds])
-
-
-def _auc_note(rows: Sequence[SummaryRow]) -> str:
-    """How many clients the AUC is about."""
-    counted_clients = [number for row in rows if row.auc.values for number in row.auc_clients]
-    if not counted_clients:
-        return ""
-    total = max(row.clients for row in rows)
-    return (
-        f"AUC is the mean over the {spread_of(counted_clients)} of {counted(total, 'client')} that have one: "
-        "a client whose test data has a single class has no AUC."
-    )
-
-
-def _curves(series: Sequence[Series], looks: dict[str, Style], classification: bool) -> list[CurvePair]:
-    pairs = []
-    for quantity in QUANTITIES:
-        if quantity.key == "test-loss" and classification:
-            continue
-        lines = lines_of(quantity, series, looks)
-        if lines:
-            sent = any(not line.sends_nothing and line.curve.megabytes[-1] > 0 for line in lines)
-            by_bytes = draw_curves(quantity, lines, by_bytes=True) if sent else None
-            pairs.append(CurvePair(quantity.title, draw_curves(quantity, lines, by_bytes=False), by_bytes))
-    return pairs
-
-
-def _gain_figures(clients: ClientScores, looks: dict[str, Style]) -> list[GainFigure]:
-    compared = [row for row in clients.rows if row.against_alone is not None]
-    every = [abs(g) for row in compared if row.against_alone for g in row.against_alone.gains if g is not None]
-    limit = max(every, default=0.0) or 0.01
-    return [
-        GainFigure(row.series.name, draw_gains(row, clients, limit, looks[row.series.name], f"gains-{position}"))
-        for position, row in enumerate(compared)
-    ]
 
 
 def _in_order_of(rows: Sequence[SummaryRow], clients: ClientScores) -> ClientScores:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedapm.records import Run
+from fedapm.report.judged import validation_share
 from fedapm.report.numbers import finite
 
 Key = TypeVar("Key", bound=Hashable)
@@ -107,8 +108,8 @@ def all_series(groups: Sequence[Group]) -> list[Series]:
 
 
 def same_data(runs: Sequence[Run]) -> bool:
-    """Whether all runs of a seed saw the same clients, without which nothing can be compared."""
-    if len({run.info.get("data") for run in runs}) > 1:
+    """Whether all runs of a seed saw the same clients and were judged alike; nothing can be compared without."""
+    if len({run.info.get("data") for run in runs}) > 1 or len({validation_share(run) for run in runs}) > 1:
         return False
     for found in _by(runs, lambda run: run.seed).values():
         if any(run.info["clients"] != found[0].info["clients"] for run in found):
@@ -125,6 +126,12 @@ def score(evaluation: dict[str, Any], metric: str, statistic: str = "mean") -> f
     """One number of an evaluation, or None where it does not exist."""
     entry = evaluation.get(metric)
     return finite(entry.get(statistic)) if isinstance(entry, dict) else None
+
+
+def best_score(series: Series, run: Run, metric: str, higher_is_better: bool = True) -> float | None:
+    """The best mean over clients in any evaluated round of a run, None where no round has one."""
+    found = [score(evaluation, metric) for _, evaluation in series.evaluations(run)]
+    return (max if higher_is_better else min)((v for v in found if v is not None), default=None)
 
 
 def client_scores(evaluation: dict[str, Any], metric: str) -> list[float | None]:

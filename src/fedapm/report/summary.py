@@ -2,85 +2,31 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fedapm.records import Run
-from fedapm.report import numbers
+from fedapm.report.columns import ACCURACY, BEST_ROUND, COLUMNS, LAST_ROUND, TEST_LOSS, Column, Estimate
+from fedapm.report.judged import JudgedBy, judged_by
 from fedapm.report.noise import clear_best
 from fedapm.report.numbers import finite
-from fedapm.report.series import Series, all_series, group_runs, same_data, score, sent_bytes
+from fedapm.report.series import Series, all_series, best_score, group_runs, same_data, score, sent_bytes
 
-
-@dataclass(frozen=True)
-class Estimate:
-    """A quantity in each seed, and whether it is the clear best of its column."""
-
-    values: Mapping[int, float]
-    best: bool = False
-
-    @property
-    def mean(self) -> float | None:
-        """The mean over seeds, None without any."""
-        return statistics.fmean(self.values.values()) if self.values else None
-
-    @property
-    def std(self) -> float | None:
-        """The sample standard deviation over seeds, None with fewer than two."""
-        return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
-
-
-@dataclass(frozen=True)
-class Column:
-    """What a column of the table holds and how to write it."""
-
-    field: str
-    title: str
-    higher_is_better: bool
-    unit: str = ""
-
-    @property
-    def percentage(self) -> bool:
-        """Whether values are shares of one."""
-        return self.unit == "%"
-
-    def write(self, value: float) -> str:
-        """One value without its unit."""
-        return numbers.percent(value) if self.percentage else numbers.plain(value)
-
-    def write_difference(self, value: float) -> str:
-        """A difference between two values, with its sign."""
-        return numbers.signed(self.write(value))
-
-    def mean_text(self, cell: Estimate) -> str:
-        """The mean, or a dash."""
-        return "–" if cell.mean is None else self.write(cell.mean)
-
-    def std_text(self, cell: Estimate) -> str:
-        """The spread, or nothing where there is one seed or nothing random: bytes are often exact."""
-        if cell.mean is None or cell.std is None or (self.field == "megabytes" and cell.std == 0):
-            return ""
-        if self.percentage:
-            return f"± {numbers.percent(cell.std)}"
-        return f"± {numbers.in_scale_of(cell.std, cell.mean)}"
-
-
-ACCURACY = Column("accuracy", "Accuracy", True, "%")
-TEST_LOSS = Column("test_loss", "Test loss", False)
-COLUMNS = (
-    ACCURACY,
-    Column("best_round_accuracy", "Best round", True, "%"),
-    Column("worst10_accuracy", "Worst 10%", True, "%"),
-    Column("f1", "F1", True, "%"),
-    Column("auc", "AUC", True, "%"),
-    TEST_LOSS,
-    Column("worst10_test_loss", "Worst 10% loss", False),
-    Column("train_loss", "Training loss", False),
-    Column("drift", "Drift", False),
-    Column("megabytes", "Sent", False, "MB"),
-)
+__all__ = [
+    "ACCURACY",
+    "BEST_ROUND",
+    "COLUMNS",
+    "LAST_ROUND",
+    "TEST_LOSS",
+    "Column",
+    "Estimate",
+    "SummaryRow",
+    "best_round_columns",
+    "filled_columns",
+    "main_column",
+    "summary_table",
+]
 
 
 @dataclass(frozen=True)
@@ -96,16 +42,20 @@ class SummaryRow:
     clients: int
     auc_clients: tuple[int, ...]
     """How many clients have an AUC, for each seed."""
+    judged_by: JudgedBy
+    """Which data the scores are about; with validation data "test" in a name means that."""
     accuracy: Estimate
-    best_round_accuracy: Estimate
-    worst10_accuracy: Estimate
     f1: Estimate
     auc: Estimate
+    worst10_accuracy: Estimate
     test_loss: Estimate
     worst10_test_loss: Estimate
     train_loss: Estimate
     drift: Estimate
     megabytes: Estimate
+    best_round_accuracy: Estimate
+    best_round_f1: Estimate
+    best_round_auc: Estimate
 
     def cell(self, column: Column) -> Estimate:
         """The entry of a column."""
@@ -114,7 +64,7 @@ class SummaryRow:
 
     def worst10(self, column: Column) -> Estimate:
         """The mean over the worst tenth of the clients that goes with the main score."""
-        return self.worst10_accuracy if column is ACCURACY else self.worst10_test_loss
+        return self.worst10_accuracy if column.field == ACCURACY.field else self.worst10_test_loss
 
     def as_dict(self) -> dict[str, Any]:
         """The row as plain JSON values."""
@@ -123,8 +73,16 @@ class SummaryRow:
             cell = self.cell(column)
             by_seed = {str(seed): value for seed, value in cell.values.items()}
             cells[column.field] = {"mean": cell.mean, "std": cell.std, "best": cell.best, "seeds": by_seed}
-        about = {"label": self.label, "method": self.method, "view": self.view, "seeds": list(self.seeds)}
-        return about | {"complete": self.whole, "clients": self.clients, "auc_clients": list(self.auc_clients)} | cells
+        return {
+            "label": self.label,
+            "method": self.method,
+            "view": self.view,
+            "seeds": list(self.seeds),
+            "complete": self.whole,
+            "judged_by": self.judged_by,
+            "clients": self.clients,
+            "auc_clients": list(self.auc_clients),
+        } | cells
 
 
 def summary_table(runs: Sequence[Run]) -> list[SummaryRow]:
@@ -147,9 +105,14 @@ def main_column(rows: Sequence[SummaryRow]) -> Column:
 
 
 def filled_columns(rows: Sequence[SummaryRow]) -> list[Column]:
-    """The columns worth showing: those with a value, and test loss only in place of accuracy."""
+    """The columns of the last round worth showing: those with a value, and test loss only in place of accuracy."""
     instead = {"test_loss", "worst10_test_loss"} if main_column(rows) is ACCURACY else set()
-    return [c for c in COLUMNS if c.field not in instead and any(row.cell(c).values for row in rows)]
+    return [c for c in LAST_ROUND if c.field not in instead and any(row.cell(c).values for row in rows)]
+
+
+def best_round_columns(rows: Sequence[SummaryRow]) -> list[Column]:
+    """The columns of the best round that have a value."""
+    return [c for c in BEST_ROUND if any(row.cell(c).values for row in rows)]
 
 
 def _row(series: Series) -> SummaryRow:
@@ -157,7 +120,10 @@ def _row(series: Series) -> SummaryRow:
     last = {run.seed: series.last(run) for run in runs}
 
     def scores(metric: str, statistic: str = "mean") -> Estimate:
-        return _estimate({seed: score(evaluation, metric, statistic) for seed, evaluation in last.items()})
+        return Estimate.of({seed: score(evaluation, metric, statistic) for seed, evaluation in last.items()})
+
+    def best(metric: str) -> Estimate:
+        return Estimate.of({run.seed: best_score(series, run, metric) for run in runs})
 
     return SummaryRow(
         label=series.name,
@@ -167,26 +133,20 @@ def _row(series: Series) -> SummaryRow:
         whole=series.group.whole,
         clients=max(len(run.info["clients"]) for run in runs),
         auc_clients=tuple(int(n) for e in last.values() if (n := score(e, "auc", "clients")) is not None),
+        judged_by=judged_by(runs),
         accuracy=scores("accuracy"),
-        best_round_accuracy=_estimate({run.seed: _best_accuracy(series, run) for run in runs}),
-        worst10_accuracy=scores("accuracy", "worst10"),
         f1=scores("f1"),
         auc=scores("auc"),
+        worst10_accuracy=scores("accuracy", "worst10"),
         test_loss=scores("test_loss"),
         worst10_test_loss=scores("test_loss", "worst10"),
         train_loss=scores("train_loss"),
-        drift=_estimate({run.seed: _last_drift(run) for run in runs}),
-        megabytes=_estimate({run.seed: sent_bytes(run.rounds[-1]) / 1e6 for run in runs}),
+        drift=Estimate.of({run.seed: _last_drift(run) for run in runs}),
+        megabytes=Estimate.of({run.seed: sent_bytes(run.rounds[-1]) / 1e6 for run in runs}),
+        best_round_accuracy=best("accuracy"),
+        best_round_f1=best("f1"),
+        best_round_auc=best("auc"),
     )
-
-
-def _estimate(values: Mapping[int, float | None]) -> Estimate:
-    return Estimate({seed: value for seed, value in values.items() if value is not None})
-
-
-def _best_accuracy(series: Series, run: Run) -> float | None:
-    found = [score(evaluation, "accuracy") for _, evaluation in series.evaluations(run)]
-    return max((value for value in found if value is not None), default=None)
 
 
 def _last_drift(run: Run) -> float | None:

@@ -1,0 +1,52 @@
+"""What a round's record holds in numbers, each under a name that all logs share."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+STATISTICS = ("mean", "worst10")
+EVERY_ROUND = "bytes/total_up"
+"""A number that no round lacks, so that it tells which rounds are logged."""
+
+
+def scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a round by name, such as ``accuracy/mean``; ``P/accuracy/mean`` where there are several models."""
+    found: dict[str, Any] = {}
+    evaluations = record.get("evaluations") or {}
+    for view, evaluation in evaluations.items():
+        prefix = f"{view}/" if len(evaluations) > 1 else ""
+        for metric, summary in evaluation.items():
+            if metric != "per_client":
+                found |= {f"{prefix}{metric}/{name}": summary.get(name) for name in STATISTICS}
+    found["drift"] = record.get("drift")
+    found |= {f"local/{name}": value for name, value in (record.get("local") or {}).items()}
+    found |= {f"stationarity/{name}": value for name, value in (record.get("stationarity") or {}).items()}
+    found |= {"bytes/up": record.get("bytes_up"), "bytes/down": record.get("bytes_down")}
+    found["bytes/total_down"] = record.get("total_bytes_down")
+    found[EVERY_ROUND] = record.get("total_bytes_up")
+    return {_name(name): float(value) for name, value in found.items() if _is_number(value)}
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
+    """Settings as ``table.key``, with lists written out, because logs know only plain values."""
+    found: dict[str, bool | int | float | str] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        elif isinstance(value, bool | int | float | str):
+            found[prefix + key] = value
+        else:
+            found[prefix + key] = json.dumps(value, ensure_ascii=False, default=str)
+    return found
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^\w\-. /]", "_", text)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,9 @@
+"""Tuning: good settings for every method, found on validation data with the same number of trials for each."""
+
+from __future__ import annotations
+
+from fedapm.tuning.options import Options
+from fedapm.tuning.results import Found, Tuned, load_tuned, tuned_layer
+from fedapm.tuning.session import tune
+
+__all__ = ["Found", "Options", "Tuned", "load_tuned", "tune", "tuned_layer"]

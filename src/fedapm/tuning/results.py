@@ -1,0 +1,150 @@
+"""What a search found, and the file of tuned settings: written by tuning, read by comparisons."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedapm.algorithms import METHODS, PRESETS
+from fedapm.errors import FedapmError, did_you_mean
+from fedapm.files import write_atomic
+from fedapm.settings import Tables, read_toml
+from fedapm.tuning.options import Options
+from fedapm.tuning.studies import Row
+from fedapm.tuning.subject import Subject
+
+TUNED = "tuned.toml"
+RECORD = "tune.json"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the search found for one method."""
+
+    name: str
+    label: str
+    complete: int
+    pruned: int
+    diverged: int
+    best: float | None
+    """The score of the best trial; None where every trial diverged."""
+    default: float | None
+    """The score of the settings before the search."""
+    number: int | None
+    """Which trial was best."""
+    settings: Mapping[str, Any]
+    """Its settings, as ``table.key`` to value."""
+
+    @property
+    def trials(self) -> int:
+        """How many trials were used."""
+        return self.complete + self.pruned + self.diverged
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for a JSON file."""
+        return asdict(self) | {"trials": self.trials}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A finished search."""
+
+    folder: Path
+    options: Options
+    methods: tuple[Found, ...]
+    tables: Tables
+    """The best settings in the methods' own tables, a layer for a comparison."""
+
+    @property
+    def path(self) -> Path:
+        """The file of tuned settings."""
+        return self.folder / TUNED
+
+
+def best_of(subject: Subject, rows: Sequence[Row]) -> Found:
+    """The best trial that was run to its end; the earlier one where two are equal."""
+    counts = {state: sum(row.state == state for row in rows) for state in ("complete", "pruned", "diverged")}
+    ended = [row for row in rows if row.state == "complete" and row.value is not None]
+    best = max(ended, key=lambda row: (row.value, -row.number), default=None)
+    first = next((row.value for row in ended if row.number == 0), None)
+    return Found(
+        subject.name,
+        subject.label,
+        **counts,
+        best=_finite(best.value) if best is not None else None,
+        default=_finite(first),
+        number=best.number if best is not None else None,
+        settings=best.settings if best is not None else {},
+    )
+
+
+def write_tuned(folder: Path, options: Options, subjects: Sequence[Subject], found: Sequence[Found]) -> Tables:
+    """Write the tuned settings, and how they were found as a comment."""
+    tables: Tables = {"engine": {"units": subjects[0].units}}
+    for subject, one in zip(subjects, found, strict=True):
+        if one.number is not None:
+            tables |= subject.tables(one.settings)
+    seeds = ", ".join(map(str, options.seeds))
+    what = f"search {'; '.join(options.search)}" if options.search else f"space {options.space_name}"
+    lines = [
+        "Settings found by fedapm tune, for: fedapm compare --tuned",
+        f"Up to {options.trials} trials of each method, {options.rounds} rounds, seeds {seeds}, {what},",
+        f"sampler {options.chosen_sampler}, pruner {options.pruner}.",
+        f"Chosen by the client mean of {options.metric} on validation data at the {options.select} round; no test data",
+        "was used.",
+    ]
+    for one in found:
+        result = (
+            f"trial {one.number}, {options.text(one.best)}; before the search {options.text(one.default)}"
+            if one.number is not None
+            else "every trial diverged, nothing was chosen"
+        )
+        lines.append(f"{one.name}: {one.trials} trials ({one.pruned} pruned, {one.diverged} diverged), {result}")
+    head = "".join(f"# {line}\n" for line in lines)
+    write_atomic(folder / TUNED, f"{head}\n{tomli_w.dumps(tables)}")
+    return tables
+
+
+def load_tuned(path: Path) -> Tables:
+    """The tuned settings in a folder of ``fedapm tune`` or in a file: a layer for a comparison."""
+    file = tuned_file(path)
+    tables = read_toml(file)
+    known = {*METHODS, *PRESETS, "engine"}
+    for name, table in tables.items():
+        if name not in known:
+            raise FedapmError(f"{file}: [{name}] is no method; {did_you_mean(name, known)}")
+        if not isinstance(table, dict) or (name == "engine" and {*table} - {"units"}):
+            raise FedapmError(f"{file}: {name!r} is not as fedapm tune writes it.")
+    return tables
+
+
+def tuned_file(path: Path) -> Path:
+    """The file of tuned settings that a folder or a file means."""
+    file = path / TUNED if path.is_dir() else path
+    if file.is_file():
+        return file
+    if path.is_dir() and (path / RECORD).is_file():
+        raise FedapmError(f"the search in {path} is not finished; go on with the same fedapm tune command.")
+    raise FedapmError(f"{file} does not exist; fedapm tune writes it.")
+
+
+def tuned_layer(path: Path, methods: Sequence[str]) -> tuple[Tables, dict[str, Any]]:
+    """The tuned settings of some methods, and what to note of where they come from."""
+    file, tables = tuned_file(path), load_tuned(path)
+    missing = [name for name in methods if name not in tables]
+    if missing:
+        there = ", ".join(name for name in tables if name != "engine") or "none"
+        raise FedapmError(f"{file} has no settings for {', '.join(missing)}, only for: {there}; tune every method.")
+    layer = {name: table for name, table in tables.items() if name in methods or name == "engine"}
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return layer, {"file": str(path), "sha256": digest, "methods": list(methods)}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

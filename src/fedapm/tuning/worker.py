@@ -1,0 +1,134 @@
+"""Worker processes that run whole trials, one at a time and on one thread each.
+
+They are forked where the system can, so that they have the clients' data without a copy. The pipe carries short JSON
+messages; nothing but the parent touches the trials' database.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from fedapm.data.federation import Federation
+from fedapm.errors import FedapmError, Interrupted
+from fedapm.settings import Experiment
+from fedapm.tuning.trial import Judge, run_trial
+
+PATIENCE = 30.0
+"""Seconds a worker has to save what it is doing before it is killed."""
+
+
+class Died(Exception):
+    """The worker is gone."""
+
+
+class Worker:
+    """A process that runs trials."""
+
+    def __init__(self, clients: Federation, others: Sequence[Connection]) -> None:
+        forks = "fork" in mp.get_all_start_methods()
+        context = cast(Any, mp.get_context("fork" if forks else "spawn"))
+        self.connection, theirs = context.Pipe()
+        inherited = [*others, self.connection] if forks else []
+        self.process = context.Process(target=_serve, args=(theirs, inherited, clients), daemon=True)
+        with warnings.catch_warnings():
+            # newer Pythons warn of forking where there are threads; the child uses none of theirs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process.start()
+        theirs.close()
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Give it a trial, or answer its question."""
+        try:
+            self.connection.send_bytes(json.dumps(message).encode())
+        except OSError:
+            raise Died from None
+
+    def hear(self) -> dict[str, Any]:
+        """What it says; waits until it does."""
+        try:
+            return cast(dict[str, Any], json.loads(self.connection.recv_bytes()))
+        except (EOFError, OSError):
+            raise Died from None
+
+    def ask_to_stop(self) -> None:
+        """Let it save what it is doing and end."""
+        self.connection.close()
+        with suppress(ProcessLookupError, OSError):
+            if self.process.pid is not None and self.process.is_alive():
+                os.kill(self.process.pid, signal.SIGINT)
+
+    def end(self, patience: float) -> None:
+        """Wait until it has ended, but not for ever."""
+        try:
+            self.process.join(patience)
+        finally:
+            if self.process.is_alive():
+                self.process.kill()
+                self.process.join()
+
+
+def _serve(connection: Connection, inherited: Sequence[Connection], clients: Federation) -> None:
+    # a worker must not keep its parent's ends open, or nobody would notice when one of the two is gone
+    for other in inherited:
+        other.close()
+    if hasattr(os, "setpgid"):
+        # Ctrl-C is for the parent, which then ends its workers in order
+        os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    try:
+        while True:
+            connection.send_bytes(json.dumps(_answer(connection, clients)).encode())
+    except (KeyboardInterrupt, Interrupted, EOFError, OSError):
+        os._exit(0)
+
+
+def _follow_parent() -> None:
+    """End with the parent, however it ended."""
+    parent = mp.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _answer(connection: Connection, clients: Federation) -> dict[str, Any]:
+    asked = json.loads(connection.recv_bytes())
+    runs = [(Experiment.from_tables(tables), Path(folder)) for tables, folder in asked["runs"]]
+    gone = False
+
+    def ask(step: int, value: float) -> bool:
+        nonlocal gone
+        try:
+            connection.send_bytes(json.dumps({"step": step, "value": value}).encode())
+            return bool(json.loads(connection.recv_bytes())["stop"])
+        except (EOFError, OSError):
+            gone = True
+            return True
+
+    try:
+        found = run_trial(runs, clients, Judge(asked["metric"], asked["select"]), ask)
+    except Interrupted:
+        raise
+    except FedapmError as error:
+        return {"refused": str(error)}
+    except OSError as error:
+        return {"refused": f"{error.filename or 'a file'}: {error.strerror or error}."}
+    except Exception:
+        return {"failed": traceback.format_exc()}
+    if gone:
+        raise EOFError
+    return {"status": found.status, "scores": found.scores}
