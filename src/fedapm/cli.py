@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedapm import cli_data, cli_paper, cli_sweep, cli_tune, experiment
+from fedapm import cli_data, cli_flower, cli_paper, cli_sweep, cli_tune, experiment
 from fedapm.cli_options import (
     SIX,
     AsJson,
@@ -50,6 +50,7 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_flower.app, name="flower")
 app.command()(cli_sweep.sweep)
 app.command()(cli_tune.tune)
 app.command()(cli_paper.paper)

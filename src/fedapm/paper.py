@@ -185,8 +185,12 @@ def adjusted(
     if seeds is not None:
         made = replace(made, seeds=tuple(seeds), sweep_seeds=tuple(seeds[: len(made.sweep_seeds)]))
     if rounds is not None:
-        fewer = {"tune_rounds": min(made.tune_rounds, rounds), "sweep_rounds": min(made.sweep_rounds, rounds)}
-        made = replace(made, rounds=rounds, **fewer)
+        made = replace(
+            made,
+            rounds=rounds,
+            tune_rounds=min(made.tune_rounds, rounds),
+            sweep_rounds=min(made.sweep_rounds, rounds),
+        )
     if trials is not None:
         made = replace(made, trials=trials)
     return made

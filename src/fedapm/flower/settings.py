@@ -1,0 +1,90 @@
+"""The table [flower] of an experiment file: who takes part, and how long a round waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from fedapm import experiment as experiments
+from fedapm.errors import FedapmError
+from fedapm.settings import Experiment, Tables, merged, validated
+
+TABLE = "flower"
+OWN = "own"
+"""The data set's name where every node has data of its own, from a file or from the app."""
+
+
+@dataclass(frozen=True)
+class FlowerSettings:
+    """How rounds are run over a network."""
+
+    clients: tuple[str, ...] = ()
+    """The ids of all clients, in order; if not given they are numbered from 0, as many as `data.clients`."""
+    minimum: int = 1
+    """Fewest replies with which a round counts."""
+    timeout: float = 600.0
+    """Seconds a round waits for replies before it ends with those that came."""
+    retries: int = 2
+    """How often a round with too few replies is announced again before the run stops."""
+    wait: float = 300.0
+    """Seconds to wait at the start until every client has shown up."""
+    lost: Literal["wait", "readmit"] = "wait"
+    """A client that lost its state, where the server remembers it: leave it out until an operator restores it or
+    re-admits it, or take back what it sent and let it begin anew."""
+    keep_contributions: bool = True
+    """Whether the server keeps what each client has sent, so that it can be taken back: one more shared vector a client
+    on the server's disk."""
+
+    def __post_init__(self) -> None:
+        for name, least in {"minimum": 1, "retries": 0}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{TABLE}.{name} = {getattr(self, name)} must be at least {least}.")
+        for name in ("timeout", "wait"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{TABLE}.{name} = {getattr(self, name)} must be a positive number of seconds.")
+        for client in self.clients:
+            if self.clients.count(client) > 1:
+                raise ValueError(f"{TABLE}.clients names {client!r} twice; give every client its own id.")
+            if not client.strip():
+                raise ValueError(f"{TABLE}.clients holds an empty id.")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """An experiment, and how it is run on Flower."""
+
+    experiment: Experiment
+    flower: FlowerSettings
+    clients: tuple[str, ...]
+    """The ids of all clients, in the order of every list in the records."""
+
+    def notes(self) -> dict[str, Any]:
+        """The settings of [flower], as engine.json keeps them."""
+        return asdict(self.flower) | {"clients": list(self.clients)}
+
+
+def deployment(*layers: Mapping[str, Any]) -> Deployment:
+    """Lay tables over each other, check them all, and settle who the clients are."""
+    given: Tables = merged(*layers)
+    table = given.pop(TABLE, {})
+    if not isinstance(table, Mapping):
+        raise FedapmError(f"{TABLE!r} should be a table, as in [{TABLE}].")
+    flower = validated(FlowerSettings, TABLE, table)
+    own = given.get("data", {}).get("name") == OWN if isinstance(given.get("data", {}), Mapping) else False
+    made = Experiment.from_tables(given) if own else experiments.resolve(given)
+    clients = flower.clients
+    if not clients:
+        if made.data.partition == "natural":
+            raise FedapmError("say who takes part: with the natural partition, flower.clients lists the ids of all.")
+        clients = tuple(str(k) for k in range(made.data.clients or experiments.CLIENTS))
+    elif made.data.clients not in (None, len(clients)):
+        raise FedapmError(f"data.clients = {made.data.clients}, but flower.clients names {len(clients)}.")
+    if made.data.partition != "natural":
+        made = replace(made, data=replace(made.data, clients=len(clients)))
+    selected = experiments.schedule(made.engine).sampling.size(len(clients))
+    if flower.minimum > selected:
+        raise FedapmError(f"flower.minimum = {flower.minimum}, but only {selected} clients are selected in a round.")
+    if made.engine.stationarity:
+        raise FedapmError("engine.stationarity needs every client's dual on the server; leave it out on Flower.")
+    return Deployment(made, flower, clients)

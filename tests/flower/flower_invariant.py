@@ -1,0 +1,62 @@
+"""The invariant of the protocol, looked at whenever a round's result is in place."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from flower_cases import CLIENTS, Case, dropped, gap, same
+
+from fedapm.algorithm import State
+from fedapm.engine.sampling import Sampling
+from fedapm.flower.keeper import Keeper, read_checkpoint
+from fedapm.vec import Vec, mean
+
+REMEMBERING = ["fedapm", "fedadmm", "scaffold"]
+TINY = 1e-12
+"""In double precision, what rounding may leave of sums taken in another order."""
+
+
+def kept_mean(case: Case, server: State, states: dict[str, State]) -> tuple[Vec, Vec]:
+    """What the server keeps of all clients, and what it should be by their own acknowledged states."""
+    method = case.plan.experiment.algorithm
+    if method.name == "scaffold":
+        return server.c, mean(s.c for s in states.values())
+    if method.name == "fedadmm":
+        return server.u, mean(s.w + s.pi / method.rho for s in states.values())
+    return server.u, mean(method.z(s.u, s.pi) for s in states.values())
+
+
+@contextmanager
+def checked(case: Case, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The invariant, looked at whenever a round's result is in place."""
+    original, seen = Keeper.save, []
+
+    def save(self, progress, ledger, record):
+        original(self, progress, ledger, record)
+        saved = read_checkpoint(self.folder / f"round-{progress.round:06d}.safetensors")
+        held, expected = kept_mean(case, progress.server, case.acknowledged(saved))
+        assert gap(held, expected) < TINY, f"round {progress.round}"
+        seen.append(progress.round)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeper, "save", save)
+        yield seen
+
+
+def in_round(number: int, *clients: str):
+    """Whether a message trains one of these clients in this round."""
+    return lambda carried: carried.trains == number and carried.client in clients
+
+
+def selected(case: Case, number: int) -> list[str]:
+    engine = case.plan.experiment.engine
+    return [CLIENTS[k] for k in Sampling(engine.fraction).draw(len(CLIENTS), engine.seed, number)]
+
+
+def assert_as_in_one_process(case: Case, records) -> None:
+    progress, expected = case.sequential(dropped(records))
+    server = case.saved().progress.server
+    assert same(server, progress.server)
+    assert [r["evaluations"] for r in records[-1:]] == [r["evaluations"] for r in expected[-1:]]
+    for k, state in enumerate(case.acknowledged().values()):
+        assert same(state, progress.store.get(k).state), CLIENTS[k]
