@@ -76,9 +76,16 @@ def test_the_commands_on_all_pages_parse():
 def test_the_commands_of_the_readme_work_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = commands(README)
-    assert {line[0] for line in shown} == {"list", "run", "compare", "report", "export"}
+    tiny = ["--rounds", "1", "--set", "data.clients=4"]
+    less = {
+        "run": tiny,
+        "compare": tiny,
+        "tune": [*tiny, "--trials", "1"],
+        "sweep": [*tiny, "--seeds", "0"],
+        "paper": [*tiny, "--trials", "1", "--seeds", "0", "--methods", "fedapm,local"],
+    }
+    assert {line[0] for line in shown} == {"list", "report", "export", *less}
     for line in shown:
-        tiny = ["--rounds", "1", "--set", "data.clients=4"] if line[0] in ("run", "compare") else []
-        cli.app([*line, *tiny], standalone_mode=False)
+        cli.app([*line, *less.get(line[0], [])], standalone_mode=False)
     assert (tmp_path / "runs" / "several" / "report.html").is_file()
     assert (tmp_path / "client-3.safetensors").is_file()

@@ -176,7 +176,7 @@ def start_and_signal(out: Path, lines: int, number: int) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize("lines", [1, 5, 9])
+@pytest.mark.parametrize("lines", [pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(9, marks=pytest.mark.slow)])
 def test_kill_9_and_resume_in_real_processes(tmp_path, straight, lines):
     out = tmp_path / "run"
     process = start_and_signal(out, lines, signal.SIGKILL)

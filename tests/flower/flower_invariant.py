@@ -57,6 +57,12 @@ def assert_as_in_one_process(case: Case, records) -> None:
     progress, expected = case.sequential(dropped(records))
     server = case.saved().progress.server
     assert same(server, progress.server)
-    assert [r["evaluations"] for r in records[-1:]] == [r["evaluations"] for r in expected[-1:]]
+    for ours, theirs in zip(records, expected, strict=True):
+        for view, found in ours["evaluations"].items():
+            for score, values in found["per_client"].items():
+                pairs = zip(values, theirs["evaluations"][view]["per_client"][score], strict=True)
+                # who was not heard has no score; who was has that of this round and no other
+                assert all(mine is None or mine == other for mine, other in pairs), (ours["round"], score)
+    assert records[-1]["evaluations"] == expected[-1]["evaluations"]
     for k, state in enumerate(case.acknowledged().values()):
         assert same(state, progress.store.get(k).state), CLIENTS[k]

@@ -18,7 +18,7 @@ from fedapm.engine.observers import Memory
 from fedapm.flower import local
 from fedapm.flower.certificates import write_certificates, write_key
 from fedapm.flower.keeper import read_checkpoint
-from fedapm.flower.processes import Process, _descendants, stop
+from fedapm.flower.processes import Process, _descendants, at_home, stop
 from fedapm.flower.versions import Versions
 from fedapm.records import JsonLines
 
@@ -74,9 +74,9 @@ def federation(tmp_path):
     made = local.up(tmp_path / "federation", NODES, lambda *_: None)
     extra: list[Process] = []
     yield made, extra
-    family = [p for process in [*made.processes, *extra] for p in (process, *_descendants(process.pid))]
-    stop([*made.processes, *extra])
-    assert not [p for p in family if p.alive]
+    stop(extra)
+    assert local.down(made.folder) > NODES
+    assert at_home(made.folder) == []
 
 
 def restarted(made: local.Federation, k: int) -> Process:
@@ -124,7 +124,9 @@ def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
     done = len(rounds(out))
     wait_for(lambda: len(rounds(out)) > done)
     os.kill(made.processes[2].pid, signal.SIGKILL)
+    extra.append(made.processes[2])
     made.processes[2] = restarted(made, 1)
+    made.write()
     answer, said = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
     found = json.loads(answer)["clients"]

@@ -1,5 +1,7 @@
 """Whatever is lost, repeated, late or spoilt: the server's state is that of the answers it accepted, each once."""
 
+from collections import Counter
+
 import pytest
 import torch
 from flower_cases import CLIENTS, Case, dropped, same
@@ -9,6 +11,7 @@ from flwr.app import Message
 
 from fedapm.errors import Diverged, FedapmError
 from fedapm.flower import client_app
+from fedapm.flower.problem import NodeProblem
 from fedapm.models import DigitsNet
 from helpers_unit import refused
 
@@ -80,6 +83,14 @@ def test_who_is_asked_twice_answers_the_same_and_counts_once(tmp_path, monkeypat
     """The first replies of round 2 are held back until the round is announced again."""
     case = Case.of(tmp_path, flower={"timeout": 2.0, "retries": 2, "minimum": 3})
     held: list[Carried] = []
+    trained: Counter[tuple[int, int]] = Counter()
+    original = NodeProblem.task
+
+    def counted(self, client, round):
+        trained[self.position, round] += 1
+        return original(self, client, round)
+
+    monkeypatch.setattr(NodeProblem, "task", counted)
 
     def fate(carried: Carried):
         if carried.trains == 2:
@@ -93,6 +104,7 @@ def test_who_is_asked_twice_answers_the_same_and_counts_once(tmp_path, monkeypat
     with checked(case, monkeypatch):
         records = case.serve()
     assert len(held) == 6
+    assert set(trained.values()) == {1}
     for before, after in zip(held[:3], held[3:], strict=True):
         assert before.answered()[0] == after.answered()[0]
         first, second = before.answered()[1], after.answered()[1]

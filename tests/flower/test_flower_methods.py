@@ -35,12 +35,36 @@ def but(records, *fields):
     return [{k: v for k, v in record.items() if k not in fields} for record in records]
 
 
-@pytest.mark.parametrize("name", list(KINDS))
-def test_every_method_equals_the_sequential_engine(tmp_path, name):
-    case = Case.of(tmp_path, name)
-    found = case.serve()
+class Busy(nn.Module):
+    """Running statistics, dropout and a frozen layer."""
+
+    stages: ClassVar = {"head": ("head",), "output": ("head",), "input": ("norm",)}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(64, 24)
+        self.norm = nn.BatchNorm1d(24)
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(24, 10)
+        self.base.requires_grad_(False)
+        self.double()
+
+    def forward(self, x):
+        return self.head(self.drop(self.norm(self.base(x)).relu()))
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def played(request, tmp_path_factory) -> Case:
+    """A whole run of every method, on a network with everything that makes trouble."""
+    case = Case.of(tmp_path_factory.mktemp(request.param), request.param, Busy)
+    case.serve()
+    return case
+
+
+def test_every_method_equals_the_sequential_engine(played):
+    case, found = played, played.records()
     progress, expected = case.sequential()
-    unknown = ["drift"] if name in WITHOUT_A_SHARED_MODEL else []
+    unknown = ["drift"] if case.plan.experiment.algorithm.name in WITHOUT_A_SHARED_MODEL else []
     assert but(found, *unknown) == but(expected, *unknown)
     assert [r["selected"] for r in found[1:]] != [list(range(len(CLIENTS)))] * 5
     assert same(case.saved().progress.server, progress.server)
@@ -77,36 +101,8 @@ def test_weights_by_samples_need_no_data_on_the_server(tmp_path, units):
     assert same(case.saved().progress.server, progress.server)
 
 
-class Busy(nn.Module):
-    """Running statistics, dropout and a frozen layer."""
-
-    stages: ClassVar = {"head": ("head",), "output": ("head",), "input": ("norm",)}
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = nn.Linear(64, 24)
-        self.norm = nn.BatchNorm1d(24)
-        self.drop = nn.Dropout(0.2)
-        self.head = nn.Linear(24, 10)
-        self.base.requires_grad_(False)
-        self.double()
-
-    def forward(self, x):
-        return self.head(self.drop(self.norm(self.base(x)).relu()))
-
-
-@pytest.mark.parametrize("name", ["fedapm", "fedavg"])
-def test_buffers_and_dropout_are_the_clients_own(tmp_path, name):
-    case = Case.of(tmp_path, name, Busy)
-    found, (progress, expected) = case.serve(), case.sequential()
-    assert found == expected
-    assert same(case.saved().progress.server, progress.server)
-
-
-@pytest.mark.parametrize("name", list(KINDS))
-def test_nothing_but_sums_scores_and_sizes_leaves_a_node(tmp_path, name):
-    case = Case.of(tmp_path, name, Busy)
-    case.serve()
+def test_nothing_but_sums_scores_and_sizes_leaves_a_node(played):
+    case = played
     split = case.problem().network(0).split
     private = {*split.personal, *split.frozen, "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
     secrets = [t for c in case.data.clients for part in (c.train, c.test) for t in (part.inputs[0], part.targets)]

@@ -30,7 +30,6 @@ def known(request) -> Convex:
         ({"v_at": "shared", "u_start": "shared"}, 1.0, 100),
         ({"v_at": "local", "u_start": "local"}, 0.5, 220),
         ({"relax": 1.6}, 0.5, 220),
-        ({"relax": 0.7}, 1.0, 140),
     ],
 )
 def test_fedapm_reaches_the_kkt_point(known, options, fraction, rounds):

@@ -18,7 +18,7 @@ from fedapm.errors import FedapmError
 from fedapm.files import read_json, write_atomic, write_json
 from fedapm.flower.certificates import write_certificates, write_key
 from fedapm.flower.commands import Flower, environment, program
-from fedapm.flower.processes import Process, start, stop
+from fedapm.flower.processes import Process, at_home, start, stop
 
 ABOUT, NAME, HOST = "federation.json", "local", "127.0.0.1"
 PATIENCE = 120.0
@@ -80,15 +80,17 @@ def up(folder: Path, nodes: int, tell: Tell) -> Federation:
         _start(made, nodes, tell)
     except BaseException:
         stop(made.processes)
+        stop(at_home(folder))
         raise
     return made
 
 
 def down(folder: Path) -> int:
     """Stop everything that a federation started; gives how many of its programs were running."""
-    found = Federation.read(folder)
+    found = Federation.read(folder.resolve())
     running = sum(process.alive for process in found.processes)
     stop(found.processes)
+    stop(at_home(found.folder))
     return running
 
 

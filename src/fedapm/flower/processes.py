@@ -65,6 +65,23 @@ def stop(processes: Iterable[Process]) -> list[int]:
     return [process.pid for process in left]
 
 
+def at_home(folder: Path) -> list[Process]:
+    """The processes whose Flower home is in a folder, where the system tells (Linux).
+
+    A program that was killed may leave some behind that nobody else would find.
+    """
+    mark = f"FLWR_HOME={folder}/".encode()
+    found = []
+    for path in PROC.iterdir() if PROC.is_dir() else ():
+        try:
+            mine = path.name.isdigit() and any(v.startswith(mark) for v in (path / "environ").read_bytes().split(b"\0"))
+        except OSError:
+            continue
+        if mine and (row := _row(int(path.name))) is not None:
+            found.append(Process("", int(path.name), row[1]))
+    return found
+
+
 def started(pid: int) -> str | None:
     """When a process started, as the system writes it; None where there is no such process."""
     _reap(pid)
