@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -75,30 +74,11 @@ def loop(work: Workload, method: Algorithm, name: str, workers: int = 1) -> Loop
     return Loop(made, method, Schedule(NEVER, Sampling(count=work.selected), NEVER), engine=runs, make_store=store)
 
 
-class Enough(Exception):
-    """So many rounds are enough."""
-
-
-class Once:
-    """Observer that stops the loop after a round."""
-
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
-        """Note where the run stands, and stop."""
-        del record, seconds
-        self.progress = progress
-        raise Enough
-
-    def on_stop(self, progress: Progress, status: str) -> None:
-        """Nothing is held."""
-
-
 def one_round(runs: Loop, start: Progress) -> Progress:
     """A single round, without the evaluation that a run ends with."""
-    once = Once()
-    runs.observers = [once]
-    with suppress(Enough):
-        runs.run(start)
-    return once.progress
+    runs.progress = start
+    runs._round(start)
+    return runs.progress
 
 
 class Contender:

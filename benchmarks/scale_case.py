@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import usage
-from ours import NEVER, Enough, engine, problem
+from ours import NEVER, engine, problem
 from workloads import CLASSES, WORKLOADS, Workload
 
 from fedapm import FedAPM
@@ -35,6 +35,10 @@ from fedapm.vec import Vec
 WARM = 2
 CHUNK = 1 << 24
 """Bytes that are given to a store at a time."""
+
+
+class Enough(Exception):
+    """So many rounds are enough."""
 
 
 class Watch:
