@@ -3,7 +3,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test lint bench bench-peers docs browser clean
+.PHONY: setup demo test lint bench bench-flower bench-peers docs browser clean
 
 setup: $(VENV)/.dev                     ## environment with everything development needs
 
@@ -12,9 +12,10 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	$(PIP) --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.base
+$(VENV)/.dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable '.[dev]'
-	touch $@
+	touch $(VENV)/.base $@
 
 $(VENV)/.docs: $(VENV)/.base
 	$(PIP) --editable '.[docs]'
@@ -30,7 +31,8 @@ browser:                                ## Chromium for the report's tests, wher
 	       && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium chromium-driver; } >/dev/null \
 	  || echo "No Chromium here: the report's browser tests will be skipped."
 
-test: $(VENV)/.dev browser              ## the whole suite
+test:                                   ## the whole suite; the browser is fetched while the environment is made
+	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.dev browser
 	$(BIN)/pytest -n 2
 
 lint: $(VENV)/.dev                      ## style, types, architecture
@@ -43,6 +45,9 @@ bench: $(VENV)/.base                    ## speed, scale and profile; QUICK=--qui
 	$(BIN)/python benchmarks/speed.py $(QUICK)
 	$(BIN)/python benchmarks/scale.py $(QUICK)
 	$(BIN)/python benchmarks/profile_round.py $(QUICK)
+
+bench-flower: $(VENV)/.dev              ## what a round on Flower costs beside the training
+	$(BIN)/python benchmarks/deployment.py $(QUICK)
 
 bench-peers:                            ## environment with pfl and Flower for make bench
 	PYTHON=$(PYTHON) sh benchmarks/peers/setup.sh

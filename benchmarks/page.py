@@ -209,13 +209,40 @@ def large(cases: list[Results]) -> str:
     return table(head, rows)
 
 
+def deployed(results: Results) -> str:
+    """What a round costs on Flower."""
+    found = results["found"]
+    spread, alone = found["round"], found["alone"]
+    rows = [
+        ["start the federation", f"{found['up']:.1f} s"],
+        ["a round, best", f"{spread['best']:.1f} s"],
+        ["a round, median", f"{spread['median']:.1f} s"],
+        ["a round, worst", f"{spread['worst']:.1f} s"],
+        ["the same round in one process, median", f"{alone['median']:.2f} s"],
+        [f"the whole run of {found['rounds']} rounds, with submission and roll call", f"{found['run']:.0f} s"],
+        ["stop the federation", f"{found['down']:.1f} s"],
+    ]
+    return table([f"{found['nodes']} nodes on one machine", "wall"], rows)
+
+
+def messages(results: Results) -> str:
+    """What a message weighs."""
+    found = results["found"]
+    rows = [
+        [way, f"{found[f'bytes_{key}']:,}", f"{found[f'vectors_{key}']:,}"]
+        for way, key in (("to a client", "down"), ("from a client", "up"))
+    ]
+    said = f"Messages to a client in a round: {found['messages_a_client_and_round']:g}, and one reply to each."
+    return f"{table(['message', 'bytes', 'of these numbers in vectors'], rows)}\n\n{said}"
+
+
 def tiny_cases(scales: Results) -> tuple[list[Results], Results]:
     """The populations with one size of cohort, and the one with several."""
     tiny = [case for case in scales["cases"] if case["kind"] == "tiny"]
     return [c for c in tiny if len(c["rounds"]) == 1], next(c for c in tiny if len(c["rounds"]) > 1)
 
 
-def blocks(speeds: Results, scales: Results, profile: Results) -> dict[str, str]:
+def blocks(speeds: Results, scales: Results, profile: Results, deployment: Results) -> dict[str, str]:
     """What belongs between the markers."""
     single, several = tiny_cases(scales)
 
@@ -239,6 +266,8 @@ def blocks(speeds: Results, scales: Results, profile: Results) -> dict[str, str]
         "figure-population": figure("population", "Time of a round and peak of memory against the number of clients"),
         "cohorts": cohorts(several),
         "figure-cohort": figure("cohort", "Time of a round against the number of clients in it"),
+        "deployment": deployed(deployment),
+        "messages": messages(deployment),
         "large": large([case for case in scales["cases"] if case["kind"] == "cnn"]),
     }
 
@@ -257,10 +286,11 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--allow-quick", action="store_true", help="take results of quick runs, to try the page")
     given = parser.parse_args()
-    speeds, scales, profile = (read_json(given.results / f"{name}.json") for name in ("speed", "scale", "profile"))
-    if not given.allow_quick and any(results["quick"] for results in (speeds, scales, profile)):
+    names = ("speed", "scale", "profile", "deployment")
+    found = speeds, scales, profile, _ = [read_json(given.results / f"{name}.json") for name in names]
+    if not given.allow_quick and any(results["quick"] for results in found):
         raise SystemExit("these are results of a quick run, which say nothing of speed; run make bench first.")
-    content = blocks(speeds, scales, profile)
+    content = blocks(*found)
     filled = fill(given.page.read_text("utf-8"), content)
     images = given.page.parent / "images"
     single, several = tiny_cases(scales)

@@ -29,6 +29,7 @@ from fedapm.algorithm import Algorithm
 from fedapm.algorithms import METHODS, PRESETS, rows_of
 from fedapm.data import DATA_SETS, Federation
 from fedapm.engine.problem import Problem
+from fedapm.flower.settings import FlowerSettings
 from fedapm.models import CNN, MODELS
 from fedapm.settings import DataSettings, EngineSettings, ModelSettings
 from fedapm.solver import Solver
@@ -61,6 +62,9 @@ everything is shared.
 method alone. Keys in `[algorithm]` go to every compared method that has them. `mu`, `lam` and `eta` mean different
 things in different methods, so put them in the method's own table. `fedapm run` knows only the five tables.
 
+A sixth, [`[flower]`](#flower), says how rounds are run over a network. `fedapm flower run` reads it; every other
+command passes over it, so one file serves for a simulation and for a deployment.
+
 In Python the keys of `[solver]` and `[engine]` are keyword arguments of `fedapm.train`, the keys `personal`, `shared`,
 `frozen` and `preset` of `[model]` are too, and hyperparameters are arguments of the method: `FedAPM(rho=0.1)`.
 """
@@ -92,6 +96,7 @@ def configuration() -> str:
     parts += methods()
     parts += section("[solver]", Solver)
     parts += section("[engine]", EngineSettings)
+    parts += section("[flower]", FlowerSettings)
     parts += data_sets()
     return joined(parts)
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -204,8 +205,8 @@ def test_from_the_files_of_crisismmd_to_a_run(here: Path, tmp_path: Path) -> Non
     inspected = fedapm("data", "inspect", "crisismmd", "--root", root, *FEW)
     assert "18 samples, 2 clients, 8 classes, modalities: image, text" in inspected.out
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
-    for _ in range(2):
-        prepared = process("data", "prepare", "crisismmd", "--root", root, cwd=here, **offline)
+    for prepare in (partial(process, cwd=here, **offline), fedapm):
+        prepared = prepare("data", "prepare", "crisismmd", "--root", root)
         assert prepared.code == 0, prepared.err
         assert prepared.out.startswith(f"crisismmd is prepared in {root / 'fedapm-features' / 'crisismmd'} (")
         assert prepared.err.splitlines()[-2:] == ["texts of crisismmd: 0 of 18", "texts of crisismmd: 18 of 18"]

@@ -257,6 +257,16 @@ def test_resolving_never_changes_the_data_sets_defaults() -> None:
     assert repr(DATA_SETS["digits"].defaults) == before
 
 
+def test_a_simulation_passes_over_what_is_about_a_network() -> None:
+    file = Path(__file__).parents[1] / "examples" / "digits-flower.toml"
+    tables = read_toml(file)
+    assert "flower" in tables
+    without = {name: table for name, table in tables.items() if name != "flower"}
+    assert resolve(tables) == resolve(without)
+    assert "flower" not in resolve(tables).tables()
+    assert "flower" in tables, "the caller's tables are as they were"
+
+
 def test_an_unknown_data_set_is_refused() -> None:
     with refused("'digit'", "'digits'"):
         resolve({"data": {"name": "digit"}})

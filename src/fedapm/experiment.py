@@ -21,11 +21,14 @@ from fedapm.streams import numpy_stream
 ROOT_VARIABLE = "FEDAPM_DATA_ROOT"
 DEFAULT_ROOT = Path("data")
 CLIENTS = 20
+NETWORK_TABLE = "flower"
+"""The table of an experiment file that only a federation on a network reads; a simulation passes over it."""
 
 
 def resolve(*layers: Mapping[str, Any]) -> Experiment:
     """Lay settings over the data set's own defaults, later layers winning, and check them."""
     given = merged(*layers)
+    given.pop(NETWORK_TABLE, None)
     table = given.get("data", {})
     name = table.get("name", DataSettings.name) if isinstance(table, Mapping) else DataSettings.name
     defaults = merged(data_set(str(name)).defaults)

@@ -21,6 +21,9 @@ from fedapm.solver import Solver
 from fedapm.split import Preset, SplitRule
 
 T = TypeVar("T")
+
+_READERS: dict[Any, TypeAdapter[Any]] = {}
+"""Making one takes longer than reading a table with it."""
 Tables = dict[str, dict[str, Any]]
 
 
@@ -226,7 +229,7 @@ def validated(kind: type[T], table: str, values: Mapping[str, Any]) -> T:
             hint = " or ".join(f"'{n}'" for n in near) if near else "one of " + ", ".join(known or ["(nothing)"])
             raise FedapmError(f"unknown setting '{table}.{name}'{of}; did you mean {hint}?")
     try:
-        return TypeAdapter(kind).validate_python(dict(values))
+        return _reader(kind).validate_python(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
         message = str(first["msg"])
@@ -234,6 +237,12 @@ def validated(kind: type[T], table: str, values: Mapping[str, Any]) -> T:
             raise FedapmError(message.removeprefix("Value error, ")) from None
         where = ".".join([table, *(str(part) for part in first["loc"])])
         raise FedapmError(f"{where} = {first['input']!r}: {message[0].lower()}{message[1:]}.") from None
+
+
+def _reader(kind: type[T]) -> TypeAdapter[T]:
+    if kind not in _READERS:
+        _READERS[kind] = TypeAdapter(kind)
+    return _READERS[kind]
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -62,9 +62,9 @@ def make(clients, name, model=DigitsNet, rule=None, seed=0, **solver):
     return problem, method
 
 
-def play(problem, method, rounds=3, fraction=0.4, observers=(), start=None):
+def play(problem, method, rounds=3, fraction=0.4, observers=(), start=None, evaluate_every=1):
     memory = Memory()
-    loop = Loop(problem, method, Schedule(rounds, Sampling(fraction)), [memory, *observers])
+    loop = Loop(problem, method, Schedule(rounds, Sampling(fraction), evaluate_every), [memory, *observers])
     return loop.run(start and start(loop)), memory.records
 
 
@@ -219,7 +219,7 @@ def test_a_client_that_is_not_finite_is_dropped_for_the_round(clients, name):
 def test_it_learns(name):
     agreeing = federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0, shift=False)
     problem, method = make(agreeing, name, lr=0.2, epochs=2)
-    _, records = play(problem, method, rounds=15, fraction=0.6)
+    _, records = play(problem, method, rounds=10, fraction=0.6, evaluate_every=10)
     view = method.views[0]
     first, last = (records[k]["evaluations"][view] for k in (0, -1))
     assert last["train_loss"]["mean"] < 0.75 * first["train_loss"]["mean"]

@@ -85,8 +85,8 @@ def gap(a: State, b: State) -> float:
 
 @pytest.mark.parametrize("name", list(KINDS))
 def test_processes_agree_with_one_process_to_the_bit(clients, name):
-    alone, expected, _ = run(clients, name, Sequential, rounds=3)
-    shared, found, _ = run(clients, name, lambda p, m: Processes(p, m, 2), rounds=3)
+    alone, expected, _ = run(clients, name, Sequential, rounds=2, epochs=1)
+    shared, found, _ = run(clients, name, lambda p, m: Processes(p, m, 2), rounds=2, epochs=1)
     assert found == expected
     assert gap(shared.server, alone.server) == 0
     assert all(gap(shared.store.get(k).state, alone.store.get(k).state) == 0 for k in range(CLIENTS))

@@ -24,7 +24,7 @@ from fedapm.records import JsonLines
 
 pytestmark = pytest.mark.deployment
 
-NODES, ROUNDS = 3, 4
+NODES, ROUNDS = 3, 3
 PATIENCE = 420.0
 """Seconds for anything to happen; a busy machine starts programs slowly."""
 CONFIG = """
@@ -34,7 +34,7 @@ clients = 3
 [solver]
 epochs = 1
 [engine]
-rounds = 4
+rounds = 3
 seed = 1
 fraction = 1.0
 [flower]

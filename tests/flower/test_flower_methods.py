@@ -23,7 +23,7 @@ from fedapm.flower.problem import NodeProblem
 from fedapm.flower.serve import serve
 from fedapm.flower.settings import deployment
 from fedapm.models import DigitsNet
-from fedapm.records import load_run
+from fedapm.records import JsonLines, load_run
 from fedapm.settings import DataSettings
 
 KINDS = METHODS | PRESETS
@@ -78,6 +78,17 @@ def test_a_round_is_one_exchange(tmp_path):
     case.serve()
     hellos, rounds = len(CLIENTS), 5
     assert len(case.grid.carried) == hellos + (rounds + 1) * len(CLIENTS)
+    logged = list(JsonLines(case.out / "messages.jsonl"))
+    assert [row["round"] for row in logged] == list(range(rounds + 1))
+    assert [row["sent"] for row in logged] == [row["received"] for row in logged]
+    assert sum(row["sent"] for row in logged) == len(case.grid.carried)
+    for name, contents in {
+        "bytes_sent": [carried.message.content for carried in case.grid.carried],
+        "bytes_received": [carried.reply.content for carried in case.grid.carried],
+    }.items():
+        notes = sum(len(content["note"]["json"]) for content in contents)
+        vectors = sum(len(content["vectors"]["safetensors"].data) for content in contents if "vectors" in content)
+        assert sum(row[name] for row in logged) == notes + vectors
     case = Case.of(tmp_path / "seldom", engine={"evaluate_every": 5})
     records = case.serve()
     trained = sum(len(r["selected"]) for r in records)

@@ -9,14 +9,16 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from fedapm.data.dataset import Pool
 from fedapm.errors import FedapmError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LENGTH = 128
 """Samples in a window."""
@@ -92,6 +94,8 @@ def table(path: Path, columns: Sequence[str], *, header: bool, text: Sequence[st
 
     With a header the file may have more columns than these, without one it has exactly these in this order.
     """
+    import pandas as pd  # takes a quarter of a second, and most runs read no table
+
     names = _header(path, columns) if header else list(columns)
     kinds: dict[int, Any] = {k: str if name in text else np.float64 for k, name in enumerate(names)}
     try:

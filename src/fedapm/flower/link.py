@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fedapm.errors import FedapmError
 from fedapm.flower import wire
+from fedapm.flower.traffic import Traffic
 
 POLL = 0.5
 """Seconds between two looks for replies."""
@@ -39,6 +40,7 @@ class Link:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.grid, self.clock, self.sleep = grid, clock, sleep
+        self.traffic = Traffic()
 
     def online(self) -> set[int]:
         """The nodes that are there now."""
@@ -66,9 +68,10 @@ class Exchange:
         ids = list(self.link.grid.push_messages(messages)) if messages else []
         ids += [""] * (len(messages) - len(ids))
         failed = []
-        for node, id in zip(letters, ids, strict=True):
+        for (node, content), id in zip(letters.items(), ids, strict=True):
             if id:
                 self._open[id] = node
+                self.link.traffic.out(content)
             else:
                 failed.append(Heard(node, problem="the SuperLink did not take the message"))
         return failed
@@ -83,6 +86,8 @@ class Exchange:
             node = self._open.pop(message.metadata.reply_to_message_id, None)
             if node is not None:
                 heard.append(_heard(node, message))
+                if message.has_content():
+                    self.link.traffic.back(message.content)
         return heard
 
 

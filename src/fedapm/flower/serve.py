@@ -34,6 +34,7 @@ from fedapm.flower.roll import Roll
 from fedapm.flower.rounds import Rounds
 from fedapm.flower.settings import Deployment
 from fedapm.flower.show import Lines
+from fedapm.flower.traffic import MESSAGES, MessageLog
 from fedapm.network import Loss
 from fedapm.records import CHECKPOINTS, CONFIG, ENGINE, INFO, ROUNDS, TIMINGS, JsonLines, is_run, load_run
 from fedapm.settings import differences
@@ -138,12 +139,13 @@ class Server:
         notes = {"engine": engine.name, "why": why, "run": ledger.run, "flower": self.deployment.notes()}
         write_json(self.out / ENGINE, notes)
         folder = RunFolder(self.out, self._info(problem, ledger, schedule.rounds))
-        observers: list[Observer] = [folder, Remarks(engine, self.tell), Lines(schedule.rounds, self.tell)]
+        log = MessageLog(self.out, self.link.traffic)
+        observers: list[Observer] = [folder, log, Remarks(engine, self.tell), Lines(schedule.rounds, self.tell)]
         return Rounds(problem, algorithm, schedule, observers, engine, ledger, self.keeper), folder
 
     def _begin(self, loop: Rounds) -> Progress:
         # a run that was killed before its first checkpoint may have left lines behind
-        for name in (ROUNDS, TIMINGS):
+        for name in (ROUNDS, TIMINGS, MESSAGES):
             JsonLines(self.out / name).rewind(-1)
         return loop.run()
 
@@ -154,8 +156,8 @@ class Server:
             other = saved.progress.server.vectors.get(name)
             if other is None or wire.shapes(other) != wire.shapes(vector):
                 raise FedapmError(f"{self.out} belongs to another model: its {name!r} has other names or shapes.")
-        rounds.rewind(progress.round)
-        JsonLines(self.out / TIMINGS).rewind(progress.round)
+        for name in (ROUNDS, TIMINGS, MESSAGES):
+            JsonLines(self.out / name).rewind(progress.round)
         written = [row["round"] for row in rounds]
         if written not in ([*range(progress.round + 1)], [*range(progress.round)]):
             raise FedapmError(f"{rounds.path} lacks rounds that the checkpoint has; start again in another folder.")

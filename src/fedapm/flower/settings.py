@@ -10,7 +10,7 @@ from fedapm import experiment as experiments
 from fedapm.errors import FedapmError
 from fedapm.settings import Experiment, Tables, merged, validated
 
-TABLE = "flower"
+TABLE = experiments.NETWORK_TABLE
 OWN = "own"
 """The data set's name where every node has data of its own, from a file or from the app."""
 

@@ -45,6 +45,14 @@ def records(note: Mapping[str, Any], vectors: ArrayRecord | None = None) -> Reco
     return made
 
 
+def size(content: RecordDict) -> int:
+    """The bytes of a message's note and vectors."""
+    note, vectors = content.get(NOTE), content.get(VECTORS)
+    text = note.get("json") if isinstance(note, ConfigRecord) else None
+    arrays = vectors.values() if isinstance(vectors, ArrayRecord) else ()
+    return (len(text.encode()) if isinstance(text, str) else 0) + sum(len(array.data) for array in arrays)
+
+
 def decode(content: RecordDict) -> tuple[Note, Tensors]:
     """A message's note and tensors; whatever is not of this form is refused."""
     odd = sorted(set(content) - {NOTE, VECTORS})
