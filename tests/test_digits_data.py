@@ -27,6 +27,16 @@ def test_twenty_sites_share_every_digit_once(bundled: Federation) -> None:
     assert sum(len(c.train) + len(c.test) for c in bundled.clients) == 1797
 
 
+def test_the_pictures_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, shown = load_digits(return_X_y=True)
+    read = digits.pictures()
+    # and the same where its files are elsewhere
+    monkeypatch.setattr(digits.importlib.util, "find_spec", lambda _: None)
+    for x, y in (read, digits.pictures()):
+        assert np.array_equal(x, (pixels / 16).astype(np.float32))
+        assert np.array_equal(y, shown)
+
+
 def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the network was asked")

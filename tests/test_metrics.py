@@ -10,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
 
-from fedapm.metrics import classification, distribution, one_vs_rest_auc, summarise
+from fedapm.metrics import _ranks, classification, distribution, one_vs_rest_auc, summarise
 from helpers_unit import few
 
 NOTHING = {"accuracy": None, "f1": None, "auc": None}
@@ -79,6 +80,18 @@ def test_two_classes_by_hand() -> None:
 def test_a_class_the_network_never_saw_in_training_counts_as_wrong() -> None:
     scores = classification(torch.eye(3)[[0, 1, 0]], torch.tensor([0, 1, 2]))
     assert scores["accuracy"] == pytest.approx(2 / 3)
+
+
+@few
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=30))
+def test_equals_share_their_ranks_as_scipy_says(values: list[int]) -> None:
+    numbers = np.array(values, dtype=np.float64)
+    assert np.array_equal(_ranks(numbers), rankdata(numbers))
+
+
+def test_scores_that_are_no_numbers_have_no_auc() -> None:
+    scores = np.array([[0.1, 0.9], [math.nan, math.nan], [0.8, 0.2]])
+    assert math.isnan(one_vs_rest_auc(scores, np.array([1, 0, 0])) or 0.0)
 
 
 def test_one_class_has_an_accuracy_but_no_auc() -> None:

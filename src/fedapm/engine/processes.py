@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing as mp
 import os
 from collections import Counter
@@ -31,8 +30,6 @@ class Processes:
     def __init__(self, problem: Problem, algorithm: Algorithm, workers: int | None = None) -> None:
         if (reason := unable(problem)) is not None:
             raise FedapmError(f"worker processes cannot be used, because {reason}; set engine.engine to sequential.")
-        # what scores need is loaded before the fork, or every worker would load it for itself
-        importlib.import_module("scipy.stats")
         self.problem, self.algorithm = problem, algorithm
         self.count = workers or cores()
         self._said: list[str] = []
