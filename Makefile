@@ -3,6 +3,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# pip would compile everything there is; what is imported is compiled then, once
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test lint bench bench-flower bench-peers docs browser clean
 
 setup: $(VENV)/.dev                     ## environment with everything development needs
@@ -12,11 +15,9 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	$(PIP) --editable .
 	touch $@
 
-# pip compiles on one core; this does on all of them, and without what nobody imports
 $(VENV)/.dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --no-compile --editable '.[dev]'
-	$(BIN)/python -m compileall -q -j 0 -x '/(tests?|testing|models)/' $(VENV)/lib
 	touch $(VENV)/.base $@
 
 $(VENV)/.docs: $(VENV)/.base

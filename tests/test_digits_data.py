@@ -32,6 +32,7 @@ def test_the_pictures_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch)
     read = digits.pictures()
     # and the same where its files are elsewhere
     monkeypatch.setattr(digits.importlib.util, "find_spec", lambda _: None)
+    digits._table.cache_clear()
     for x, y in (read, digits.pictures()):
         assert np.array_equal(x, (pixels / 16).astype(np.float32))
         assert np.array_equal(y, shown)

@@ -35,5 +35,9 @@ def global_stream(device: torch.device, seed: int, purpose: str, *ids: int | str
     """Torch's own global generator, as dropout and initialisers use it, put on this key's stream for a while."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(key(seed, purpose, *ids))
+        if device.type == "cpu":
+            # torch.manual_seed also writes down a traceback for each kind of device that is not there
+            torch.default_generator.manual_seed(key(seed, purpose, *ids))
+        else:
+            torch.manual_seed(key(seed, purpose, *ids))
         yield

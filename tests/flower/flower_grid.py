@@ -111,7 +111,7 @@ class InProcessGrid(Grid):
         asked, _ = wire.decode(message.content)
         with torch.random.fork_rng():
             # whatever a node's process drew before must not matter
-            torch.manual_seed(node)
+            torch.default_generator.manual_seed(node)
             reply = deepcopy(self.app(deepcopy(message), context))
         carried = Carried(node, str(asked.get("client", "")), asked, message, reply)
         self.carried.append(carried)

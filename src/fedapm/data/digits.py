@@ -14,6 +14,7 @@ model can be right at two sites whose tables differ.
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def pictures() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return (table[:, :-1] / 16).astype(np.float32), table[:, -1].astype(np.int64)
 
 
+@cache
 def _table() -> np.ndarray[Any, Any]:
     """A row a picture: its pixels, and its digit."""
     found = importlib.util.find_spec("sklearn")

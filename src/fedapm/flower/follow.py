@@ -14,7 +14,7 @@ from fedapm.flower.commands import Flower, Run
 from fedapm.flower.lock import at_work
 from fedapm.records import ROUNDS, JsonLines, is_run, load_run
 
-LOOK, ASK = 0.5, 15.0
+LOOK, ASK = 0.5, 30.0
 """Seconds between two looks into the folder, and between two questions to the SuperLink, which cost a process each."""
 TRIES = 5
 """How often the SuperLink is asked why a server is gone before nobody knows."""
