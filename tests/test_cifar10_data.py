@@ -51,6 +51,7 @@ def test_labels_come_without_the_pictures(root: Path, pictures: tuple[Tensor, Te
     assert [labels.classes[k] for k in labels.targets[:4]] == ["frog", "truck", "truck", "deer"]
 
 
+@pytest.mark.slow
 def test_the_python_version_of_the_same_pictures_reads_the_same(
     root: Path, pictures: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:

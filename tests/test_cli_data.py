@@ -200,7 +200,7 @@ def test_from_the_files_of_crisismmd_to_a_run(here: Path, tmp_path: Path) -> Non
     """Eighteen tweets, the encoders that are installed, and nothing from the network."""
     root = archive(tmp_path / "data")
     run = ["run", "--data", "crisismmd", "--data-root", root, "--rounds", 1, "--out", tmp_path / "run", *FEW]
-    unprepared = process(*run, cwd=here)
+    unprepared = fedapm(*run)
     assert_refused(unprepared, "no features", f"fedapm data prepare crisismmd --data-root {root}")
     inspected = fedapm("data", "inspect", "crisismmd", "--root", root, *FEW)
     assert "18 samples, 2 clients, 8 classes, modalities: image, text" in inspected.out
@@ -210,7 +210,7 @@ def test_from_the_files_of_crisismmd_to_a_run(here: Path, tmp_path: Path) -> Non
         assert prepared.code == 0, prepared.err
         assert prepared.out.startswith(f"crisismmd is prepared in {root / 'fedapm-features' / 'crisismmd'} (")
         assert prepared.err.splitlines()[-2:] == ["texts of crisismmd: 0 of 18", "texts of crisismmd: 18 of 18"]
-    trained = process(*run, cwd=here, **offline)
+    trained = fedapm(*run)
     assert trained.code == 0, trained.err
     found = load_run(tmp_path / "run")
     assert found.complete

@@ -51,7 +51,11 @@ class Busy(nn.Module):
 
 @pytest.fixture(scope="module")
 def clients() -> Federation:
-    return federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0)
+    made = federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0)
+    return Federation.from_clients(
+        {c.id: (c.train.inputs[0][::3], c.train.targets[::3]) for c in made.clients},
+        test={c.id: (c.test.inputs[0], c.test.targets) for c in made.clients},
+    )
 
 
 def make(clients, name, model=DigitsNet, rule=None, seed=0, **solver):

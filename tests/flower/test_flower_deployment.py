@@ -93,7 +93,7 @@ def restarted(made: local.Federation, k: int) -> Process:
         wait_for(settled)
         if node.alive:
             return node
-        time.sleep(1)
+        time.sleep(8)
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").is_file(), reason="finds processes as Linux lists them")
