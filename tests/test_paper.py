@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -75,6 +76,15 @@ def test_the_first_page_has_the_numbers_and_the_way_to_the_others(done: Path) ->
         assert (done / link).is_file()
     assert page.count("FedAPM") > 2
     assert "2 trials of each method" in page
+
+
+def test_the_first_page_shows_both_sweeps(done: Path) -> None:
+    page = (done / "report.html").read_text()
+    parts = [re.findall(r"<svg", part) for part in page.split('<section id="sweep-')[1:]]
+    assert len(parts) == 2
+    assert all(len(figures) >= 3 for figures in parts), "accuracy, training loss and drift"
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert sorted(set(ids)) == sorted(ids), "no two things on the page have the same id"
 
 
 def test_started_again_it_finds_everything_done(done: Path) -> None:

@@ -17,6 +17,7 @@ from fedapm.report.series import all_series, group_runs, same_data
 from fedapm.report.style import styles, swatch
 from fedapm.report.summary import filled_columns, main_column, summary_table
 from fedapm.report.sweep_lead import sweep_sentences
+from fedapm.report.sweep_page import Drawing, against_values
 from fedapm.report.sweeps import read_sweep
 from fedapm.report.templates import fill
 
@@ -43,6 +44,7 @@ class SweepPart:
     title: str
     link: str
     sentences: list[str]
+    figures: list[Drawing]
 
 
 def write_paper_report(folder: Path) -> Path:
@@ -115,7 +117,8 @@ def _sweeps(folder: Path) -> list[SweepPart]:
         if (folder / name / "sweep.json").is_file():
             sweep = read_sweep(folder / name)
             main = main_column([row for point in sweep.points for row in point.rows])
-            found.append(SweepPart(title, f"{name}/{REPORT}", sweep_sentences(sweep, main)))
+            figures = against_values(sweep, f"{name}-")
+            found.append(SweepPart(title, f"{name}/{REPORT}", sweep_sentences(sweep, main), figures))
     return found
 
 

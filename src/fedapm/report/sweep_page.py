@@ -49,7 +49,6 @@ def render_sweep(sweep: Sweep) -> str:
     main = main_column(rows)
     columns = [replace(column, title=say(column.title)) for column in filled_columns(rows)]
     looks = styles(all_series(sweep.methods))
-    drawn = [main, *(column for column in filled_columns(rows) if column.field in DRAWN)]
     return fill(
         "sweep.html.j2",
         say=say,
@@ -59,7 +58,7 @@ def render_sweep(sweep: Sweep) -> str:
         validation=validation_sentence(runs),
         lead=sweep_sentences(sweep, replace(main, title=say(main.title))),
         picked_with_test=judged_by(runs) != "validation" and len(sweep.points) > 1,
-        figures=_against_values(sweep, drawn, looks, say),
+        figures=against_values(sweep),
         curves=_over_rounds(sweep, main, say),
         most_curves=MOST_CURVES,
         crowded=any(len(model.results) > MOST_CURVES for model in sweep.models),
@@ -78,12 +77,17 @@ def render_sweep(sweep: Sweep) -> str:
     )
 
 
-def _against_values(sweep: Sweep, columns: Sequence[Column], looks: Mapping[str, Style], say: Say) -> list[Drawing]:
-    """One figure a quantity with a line a model; where more is varied, one a model with a line for the rest."""
+def against_values(sweep: Sweep, prefix: str = "") -> list[Drawing]:
+    """One figure a quantity with a line a model; where more is varied, one a model with a line for the rest.
+
+    The ids in the figures begin with the prefix, so that several sweeps can be on one page.
+    """
+    rows = [row for point in sweep.points for row in point.rows]
+    say, looks = wording(judged_by(sweep.runs)), styles(all_series(sweep.methods))
     setting, *others = sweep.axes
     axis = value_axis(setting, sweep.axes[setting])
     drawings = []
-    for column in columns:
+    for column in [main_column(rows), *(column for column in filled_columns(rows) if column.field in DRAWN)]:
         titled = replace(column, title=say(column.title))
         models = sweep.models
         if column.field == "drift":
@@ -93,7 +97,7 @@ def _against_values(sweep: Sweep, columns: Sequence[Column], looks: Mapping[str,
             lines = [_line(name, style, results, column, setting, axis) for name, style, results in members]
             lines = [line for line in lines if line.cells or line.diverged]
             if any(line.cells for line in lines):
-                svg = draw_values(titled, axis, lines, f"values-{column.field}-{number}")
+                svg = draw_values(titled, axis, lines, f"{prefix}values-{column.field}-{number}")
                 drawings.append(Drawing(f"{titled.title}{panel and f', {panel}'}", svg))
     return drawings
 
