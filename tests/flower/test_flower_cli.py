@@ -135,6 +135,30 @@ def test_a_second_federation_in_the_same_folder_is_refused(tmp_path):
         local.up(tmp_path / "f", 1, lambda *_: None)
 
 
+def test_a_federation_forgets_what_a_killed_superlink_believed(tmp_path, monkeypatch):
+    """The database of one that was killed says that its nodes are online, which they are not."""
+    folder = federation(tmp_path / "f", 1, alive=False).folder
+    (folder / "superlink.db").touch()
+    (folder / "superlink.db-wal").touch()
+    found = []
+
+    def superlink(made):
+        found.append(sorted(path.name for path in folder.glob("superlink.db*")))
+        return Process("superlink", *_me(alive=True))
+
+    monkeypatch.setattr(local, "start_superlink", superlink)
+    monkeypatch.setattr(local, "wait_for_superlink", lambda made: None)
+    monkeypatch.setattr(local, "start_node", lambda made, k: Process(f"node-{k}", *_me(alive=k == 0)))
+    monkeypatch.setattr(local, "log_of", lambda *_: tmp_path / "log")
+    monkeypatch.setattr(local, "online", lambda made: 2)
+    monkeypatch.setattr(local, "stop", lambda processes: None)
+    monkeypatch.setattr(Flower, "register", lambda self, key: None)
+    (tmp_path / "log").write_text("refused\n")
+    with refused("node-1 has ended (refused)"):
+        local.up(folder, 2, lambda *_: None)
+    assert found == [[]]
+
+
 def test_stopping_what_has_stopped_is_fine(tmp_path):
     federation(tmp_path / "f", 2, alive=False)
     assert local.down(tmp_path / "f") == 0

@@ -20,7 +20,7 @@ from fedapm.flower.certificates import write_certificates, write_key
 from fedapm.flower.commands import Flower, environment, program
 from fedapm.flower.processes import Process, at_home, start, stop
 
-ABOUT, NAME, HOST = "federation.json", "local", "127.0.0.1"
+ABOUT, DATABASE, NAME, HOST = "federation.json", "superlink.db", "local", "127.0.0.1"
 PATIENCE = 120.0
 """Seconds until the programs must be up; a busy machine takes its time."""
 AGAIN = 2.0
@@ -127,7 +127,7 @@ def start_superlink(made: Federation) -> Process:
         *("--ssl-certfile", str(certificates / "server.pem")),
         *("--ssl-keyfile", str(certificates / "server.key")),
         *("--host", HOST, "--port", str(made.port), "--enable-supernode-auth", "--isolation", "subprocess"),
-        *("--database", str(made.folder / "superlink.db")),
+        *("--database", str(made.folder / DATABASE)),
     ]
     return start("superlink", command, log_of(made.folder, "superlink"), environment(made.folder / "superlink-home"))
 
@@ -154,6 +154,9 @@ def _start(made: Federation, nodes: int, tell: Tell) -> None:
     connection = {"address": f"{HOST}:{made.port}", "root-certificates": str(folder / "certificates" / "ca.crt")}
     config: dict[str, Any] = {"superlink": {"default": NAME, NAME: connection}}
     write_atomic(folder / "flower" / "config.toml", tomli_w.dumps(config))
+    # one that was killed would take its nodes for still connected, and send them away for a minute
+    for path in folder.glob(f"{DATABASE}*"):
+        path.unlink()
     made.processes.append(start_superlink(made))
     made.write()
     wait_for_superlink(made)
@@ -172,6 +175,7 @@ def _start(made: Federation, nodes: int, tell: Tell) -> None:
         if time.monotonic() > end:
             raise FedapmError(f"only {there} of {nodes} nodes came up; see {folder / 'logs'}.")
         time.sleep(AGAIN)
+    _check_alive(made)
     tell("nodes online", nodes, nodes)
 
 
