@@ -113,6 +113,24 @@ def schedule(engine: EngineSettings) -> Schedule:
     return Schedule(engine.rounds, Sampling(engine.fraction, engine.count), engine.evaluate_every, engine.stationarity)
 
 
+def problem(
+    experiment: Experiment, clients: Federation, model: Model, loss: Loss | None = None, device: str = "cpu"
+) -> Problem:
+    """What is to be learnt by whom, under an experiment's settings."""
+    return Problem(
+        clients,
+        model,
+        experiment.model.rule,
+        adapt=experiment.algorithm.adapt,
+        solver=experiment.solver,
+        loss=loss,
+        weighting=Weighting(experiment.engine.weights, experiment.engine.units),
+        seed=experiment.engine.seed,
+        rounds=experiment.engine.rounds,
+        device=device,
+    )
+
+
 def plan(
     experiment: Experiment, clients: Federation | None = None, model: Model | None = None, loss: Loss | None = None
 ) -> Plan:
@@ -121,22 +139,11 @@ def plan(
     if clients is not None and model is not None:
         settings["data"] = {"name": clients.name}
     clients = clients or federation(experiment.data)
-    problem = Problem(
-        clients,
-        model or _network(experiment, clients),
-        experiment.model.rule,
-        adapt=experiment.algorithm.adapt,
-        solver=experiment.solver,
-        loss=loss,
-        weighting=Weighting(experiment.engine.weights, experiment.engine.units),
-        seed=experiment.engine.seed,
-        rounds=experiment.engine.rounds,
-        device=experiment.engine.device,
-    )
+    made = problem(experiment, clients, model or _network(experiment, clients), loss, experiment.engine.device)
     if model is not None:
-        settings["model"]["name"] = type(problem.network(0).module).__name__
+        settings["model"]["name"] = type(made.network(0).module).__name__
     return Plan(
-        problem,
+        made,
         experiment.algorithm,
         schedule(experiment.engine),
         settings,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fedapm import experiment as experiments
 from fedapm import models
 from fedapm.data.federation import ClientData, Federation
 from fedapm.engine.loop import beginning
@@ -137,20 +138,11 @@ def server_problem(
     targets = torch.arange(2) % classes if first.classified else torch.ones(2, *shape, dtype=getattr(torch, kind))
     made_up = Samples(inputs, targets)
     clients = [ClientData(client, made_up, made_up) for client in outlines]
-    problem = Problem(
-        Federation(clients, experiment.data.name),
-        model or network(experiment, classes, first.shapes),
-        experiment.model.rule,
-        adapt=experiment.algorithm.adapt,
-        solver=experiment.solver,
-        loss=loss,
-        weighting=Weighting(experiment.engine.weights, experiment.engine.units),
-        seed=experiment.engine.seed,
-        rounds=experiment.engine.rounds,
-    )
-    if problem.per_client:
+    population = Federation(clients, experiment.data.name)
+    made = experiments.problem(experiment, population, model or network(experiment, classes, first.shapes), loss)
+    if made.per_client:
         raise FedapmError("on Flower the server makes the network without any data; give a model of no argument.")
-    return problem
+    return made
 
 
 def network(experiment: Experiment, classes: int, shapes: Sequence[Sequence[int]]) -> Model:
