@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedapm.flow import Step
+from fedapm.models.dropout import Dropout
 
 
 class CNN(nn.Module):
@@ -36,7 +37,7 @@ class CNN(nn.Module):
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
         self.fc1 = nn.Linear(32 * (size // 4) ** 2, 128)
         self.fc2 = nn.Linear(128, classes)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @classmethod
     def fitting(cls, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:

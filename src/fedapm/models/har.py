@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedapm.flow import Step
 from fedapm.models.attention import AttentionPooling
+from fedapm.models.dropout import Dropout
 from fedapm.models.sequences import GRU, Convolutions, inside, modalities
 
 
@@ -47,7 +48,7 @@ class HARClassifier(nn.Module):
         self.attention = AttentionPooling(128, heads=6)
         self.fc1 = nn.Linear(6 * 128, 64)
         self.fc2 = nn.Linear(64, classes)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @classmethod
     def fitting(cls, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:

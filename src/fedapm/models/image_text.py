@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedapm.flow import Step
 from fedapm.models.attention import AttentionPooling
+from fedapm.models.dropout import Dropout
 from fedapm.models.sequences import GRU, inside, keep, modalities
 
 
@@ -41,7 +42,7 @@ class ImageTextClassifier(nn.Module):
         self.attention = AttentionPooling(64, heads=4)
         self.fc1 = nn.Linear(4 * 64, 64)
         self.fc2 = nn.Linear(64, classes)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @classmethod
     def fitting(cls, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.flow import Step
+from fedapm.models.dropout import Dropout
 
 STEMS = ("small", "large")
 NORMS = ("group", "batch")
@@ -92,7 +93,7 @@ class ResNet18(nn.Module):
         self.group2 = nn.Sequential(Block(width, 2 * width, 2, make), Block(2 * width, 2 * width, 1, make))
         self.group3 = nn.Sequential(Block(2 * width, 4 * width, 2, make), Block(4 * width, 4 * width, 1, make))
         self.group4 = nn.Sequential(Block(4 * width, 8 * width, 2, make), Block(8 * width, 8 * width, 1, make))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.fc = nn.Linear(8 * width, classes)
         for part in self.modules():
             if isinstance(part, nn.Conv2d):

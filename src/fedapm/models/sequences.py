@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedapm.errors import FedapmError
+from fedapm.models.dropout import Dropout
 
 
 def inside(lengths: Tensor | None, values: Tensor, dim: int = 1) -> Tensor:
@@ -50,7 +51,7 @@ class Convolutions(nn.Module):
         self.conv1 = nn.Conv1d(channels, 32, 5, padding=2)
         self.conv2 = nn.Conv1d(32, 64, 5, padding=2)
         self.conv3 = nn.Conv1d(64, 128, 5, padding=2)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, signal: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Of (batch, channels, time): (batch, steps, 128), zero behind each sample's end."""
