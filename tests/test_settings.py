@@ -82,6 +82,7 @@ def test_values_of_the_wrong_kind_are_refused_by_key(table: str, key: str, value
         ("solver", "momentum", 1.0),
         ("solver", "momentum", -0.1),
         ("solver", "weight_decay", -1e-3),
+        ("solver", "weight_decay_v", -1e-3),
         ("solver", "lr_decay", 0.0),
         ("solver", "lr_decay", 1.1),
         ("engine", "rounds", 0),

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedapm import FedAPM
+from fedapm import FedAPM, FedAvg, Local
 from fedapm.engine.loop import Loop, Schedule
 from fedapm.engine.observers import Memory
 from fedapm.engine.sampling import Sampling
@@ -51,8 +51,9 @@ def test_a_step_follows_the_gradient_of_the_whole_objective(known, weight):
     torch.testing.assert_close(found["u"], expected, rtol=0, atol=1e-8)
 
 
-def test_full_gradient_matches_finite_differences_in_both_blocks(known):
-    task, h = task_of(known), 1e-6
+@pytest.mark.parametrize("decay_v", [None, 0.4])
+def test_full_gradient_matches_finite_differences_in_both_blocks(known, decay_v):
+    task, h = task_of(known, weight_decay_v=decay_v), 1e-6
     v = Vec({"v": torch.tensor([0.1, -0.3], dtype=torch.float64)})
     gradient = task.gradient(POINT | v)
     for name, size in (("u", 3), ("v", 2)):
@@ -77,6 +78,41 @@ def test_momentum_and_terms_match_torch_sgd(known):
         (0.5 * f + LINEAR["u"] @ u + 0.5 * rho * ((u - CENTRE["u"]) ** 2).sum()).backward()
         optimiser.step()
     torch.testing.assert_close(found["u"], u.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(("weight", "decay_v"), [(1.0, 0.4), (0.25, 0.0)])
+def test_an_l2_term_of_the_personal_part_is_torchs_parameter_group(known, momentum, weight, decay_v):
+    """Both parts trained at once against torch.optim.SGD with a group for each, which weighs its decay itself."""
+    task, lr = task_of(known, momentum=momentum, weight_decay=0.05, weight_decay_v=decay_v), 0.05
+    start = POINT | Vec({"v": torch.tensor([0.1, -0.3], dtype=torch.float64)})
+    found = task.minimise(start, weight=weight, stop=Epochs(5), lr=lr)
+    u, v = (start[n].clone().requires_grad_(True) for n in "uv")
+    groups = [{"params": [u], "weight_decay": weight * 0.05}, {"params": [v], "weight_decay": weight * decay_v}]
+    optimiser = torch.optim.SGD(groups, lr=lr, momentum=momentum)
+    x, w = task.train.inputs
+    for _ in range(5):
+        optimiser.zero_grad()
+        (weight * known.loss(x @ u + w @ v, task.train.targets)).backward()
+        optimiser.step()
+    torch.testing.assert_close(found["u"], u.detach(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found["v"], v.detach(), rtol=0, atol=1e-12)
+
+
+def test_the_xi_rule_sees_the_l2_term_of_the_personal_part(known):
+    task = task_of(known, lr=0.2, weight_decay_v=0.4)
+    start = POINT | Vec({"v": torch.tensor([0.1, -0.3], dtype=torch.float64)})
+    found = task.minimise(start, stop=Approximate(1e-12, 2000))
+    assert task.log[0].residual <= 1e-12
+    assert task.gradient(found).sq() <= 1.01e-12
+
+
+def test_without_a_personal_part_its_l2_term_is_nobodys(known):
+    """FedAvg shares everything, local training nothing."""
+    solver = Solver(batch_size=0, weight_decay=0.05, weight_decay_v=0.4)
+    assert known.problem(FedAvg(), solver).task(1, 1).decay(("u", "v")) == 0.05
+    assert known.problem(Local(), solver).task(1, 1).decay(("u", "v")) == 0.4
+    assert known.problem(FedAPM(), solver).task(1, 1).decay(("u", "v")) == {"u": 0.05, "v": 0.4}
 
 
 def test_the_given_block_and_frozen_parameters_stay(known):

@@ -6,6 +6,7 @@ The terms are given as data, so the whole step is p ← p − lr·(α·(∇f + �
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,21 @@ from torch import Tensor
 from fedapm.network import Local, Loss, Network
 from fedapm.samples import Samples
 from fedapm.vec import Vec
+
+Decay = float | Mapping[str, float]
+"""λ, one for all parameters or one for each."""
+
+
+def penalty(decay: Decay, p: Vec) -> float:
+    """λ/2·‖p‖²."""
+    if isinstance(decay, Mapping):
+        return sum(penalty(decay[n], Vec({n: t})) for n, t in p.items())
+    return 0.5 * decay * p.sq()
+
+
+def shrink(decay: Decay, p: Vec) -> Vec:
+    """λ·p, the gradient of the penalty."""
+    return Vec({n: decay[n] * t for n, t in p.items()}) if isinstance(decay, Mapping) else decay * p
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,8 @@ class Solver:
     """How the step size changes from round to round."""
     lr_decay: float = 0.98
     """Factor a round under the exponential schedule."""
+    weight_decay_v: float | None = None
+    """λ of the parameters that stay with the client; the same as of all others if not given."""
 
     def __post_init__(self) -> None:
         for name, good in {
@@ -43,10 +61,18 @@ class Solver:
             "batch_size": self.batch_size >= 0,
             "momentum": 0 <= self.momentum < 1,
             "weight_decay": self.weight_decay >= 0,
+            "weight_decay_v": self.weight_decay_v is None or self.weight_decay_v >= 0,
             "lr_decay": 0 < self.lr_decay <= 1,
         }.items():
             if not good:
                 raise ValueError(f"solver.{name} = {getattr(self, name)} is out of range.")
+
+    def decay(self, names: Sequence[str], personal: Sequence[str]) -> Decay:
+        """λ of some parameters: one number where it is the same for all of them."""
+        if self.weight_decay_v is None:
+            return self.weight_decay
+        each = {n: self.weight_decay_v if n in personal else self.weight_decay for n in names}
+        return each if len(set(each.values())) > 1 else next(iter(each.values()), 0.0)
 
     def schedule(self, done: int, rounds: int) -> float:
         """The factor on the step size after ``done`` of ``rounds`` rounds."""
@@ -88,14 +114,16 @@ class Terms:
     """What is minimised: weight·(f + λ/2·‖p‖²) + ⟨linear, p⟩ + prox."""
 
     weight: float
-    weight_decay: float = 0.0
+    weight_decay: Decay = 0.0
     linear: Vec | None = None
     prox: Prox | None = None
 
-    @property
-    def slope(self) -> float:
-        """The factor of p in the gradient of all terms but f."""
-        return self.weight * self.weight_decay + (self.prox.weight if self.prox else 0.0)
+    def slope(self, names: Sequence[str]) -> float | list[float]:
+        """The factor of p in the gradient of all terms but f; one for each parameter where they differ."""
+        pull = self.prox.weight if self.prox else 0.0
+        if isinstance(self.weight_decay, Mapping):
+            return [self.weight * self.weight_decay[n] + pull for n in names]
+        return self.weight * self.weight_decay + pull
 
     def offset(self, names: tuple[str, ...]) -> list[Tensor] | None:
         """The constant part of that gradient, or None where it is zero."""
@@ -107,7 +135,7 @@ class Terms:
 
     def gradient(self, p: Vec, of_f: Vec) -> Vec:
         """The gradient of the whole objective at p, given that of f."""
-        result = self.weight * (of_f + self.weight_decay * p)
+        result = self.weight * (of_f + shrink(self.weight_decay, p))
         if self.linear is not None:
             result = result + self.linear
         if self.prox is not None:
@@ -146,7 +174,7 @@ class Descent:
         self.lr, self.momentum, self.stream, self.loss = lr, momentum, stream, loss or network.loss
         self._local = Local(samples, network.module)
         self.batch_size = batch_size or max(len(samples), 1)
-        self._offset = terms.offset(names)
+        self._offset, self._slope = terms.offset(names), terms.slope(names)
         self._velocity: list[Tensor] = []
         self._steps = 0
 
@@ -186,9 +214,11 @@ class Descent:
 
     @torch.no_grad()
     def _step(self, parameters: list[Tensor], grads: list[Tensor]) -> None:
-        weight, slope, lr = self.terms.weight, self.terms.slope, self.lr
+        weight, slope, lr = self.terms.weight, self._slope, self.lr
         if not self.momentum:
-            if slope:
+            if isinstance(slope, list):
+                torch._foreach_mul_(parameters, [1 - lr * one for one in slope])
+            elif slope:
                 torch._foreach_mul_(parameters, 1 - lr * slope)
             torch._foreach_add_(parameters, grads, alpha=-lr * weight)
             if self._offset is not None:
@@ -196,7 +226,9 @@ class Descent:
             return
         if weight != 1:
             torch._foreach_mul_(grads, weight)
-        if slope:
+        if isinstance(slope, list):
+            torch._foreach_add_(grads, torch._foreach_mul(parameters, slope))
+        elif slope:
             torch._foreach_add_(grads, parameters, alpha=slope)
         if self._offset is not None:
             torch._foreach_add_(grads, self._offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from fedapm import streams
 from fedapm.network import Loss, Network
 from fedapm.samples import Samples
-from fedapm.solver import Approximate, Descent, Epochs, Prox, Solved, Solver, Stop, Terms
+from fedapm.solver import Approximate, Decay, Descent, Epochs, Prox, Solved, Solver, Stop, Terms, penalty, shrink
 from fedapm.vec import Vec
 
 __all__ = ["Approximate", "Epochs", "Prox", "Solved", "Solver", "Stop", "Task"]
@@ -59,7 +59,7 @@ class Task:
         if not start:
             return start
         self.network.load(start, given or Vec())
-        terms = Terms(self.unit if weight is None else weight, self.solver.weight_decay, linear, prox)
+        terms = Terms(self.unit if weight is None else weight, self.decay(start.names), linear, prox)
         descent = Descent(
             self.network,
             self.train if on is None else on,
@@ -97,10 +97,14 @@ class Task:
         """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""
         self.network.load(at, given or Vec())
         _, gradient = self.network.gradient(at.names, self.train if on is None else on)
-        return gradient + self.solver.weight_decay * at
+        return gradient + shrink(self.decay(at.names), at)
 
     def value(self, *parts: Vec) -> float:
         """f_i at a point, on all local data."""
         self.network.load(*parts)
         loss, _ = self.network.gradient((), self.train)
-        return loss + 0.5 * self.solver.weight_decay * sum(part.sq() for part in parts)
+        return loss + sum(penalty(self.decay(part.names), part) for part in parts)
+
+    def decay(self, names: Sequence[str]) -> Decay:
+        """λ of some parameters."""
+        return self.solver.decay(names, self.network.split.personal)

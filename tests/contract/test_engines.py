@@ -181,6 +181,23 @@ def test_what_belongs_to_one_client_is_run_one_by_one_and_said(clients, model, r
     assert any(reason in remark and "one by one" in remark for remark in engine.remarks)
 
 
+def test_an_l2_term_of_the_personal_part_is_the_same_side_by_side(clients):
+    alone, _, _ = run(clients, "fedapm", Sequential, rounds=3, weight_decay_v=0.1)
+    many, _, engine = run(clients, "fedapm", Vectorised, rounds=3, weight_decay_v=0.1)
+    plain, _, _ = run(clients, "fedapm", Sequential, rounds=3)
+    assert engine.remarks == []
+    assert gap(many.server, alone.server) < 1e-9
+    assert gap(plain.server, alone.server) > 1e-3, "it does something"
+
+
+def test_two_l2_terms_at_once_are_run_one_by_one_and_said(clients):
+    alone, expected, _ = run(clients, "fedsim", Sequential, rounds=2, weight_decay_v=0.1)
+    many, found, engine = run(clients, "fedsim", Vectorised, rounds=2, weight_decay_v=0.1)
+    assert [r["selected"] for r in found] == [r["selected"] for r in expected]
+    assert gap(many.server, alone.server) == 0
+    assert any("L2 term" in remark and "one by one" in remark for remark in engine.remarks)
+
+
 def test_a_client_that_diverges_is_left_out_side_by_side_too(clients):
     poisoned = Federation(clients.clients)
     bad = poisoned[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,7 @@ class Cohort:
         stop = stop or Epochs(self.solver.epochs)
         if not isinstance(stop, Epochs):
             raise NotTogether("the ξ-rule lets every client stop at a time of its own")
-        terms = Terms(self.unit if weight is None else weight, self.solver.weight_decay, linear, prox)
+        terms = Terms(self.unit if weight is None else weight, self._decay(start.names), linear, prox)
         descent = _Descent(self, start, given or Vec(), terms, self.step_size(lr), loss or self.network.loss)
         self.network.module.train()
         counted: list[tuple[Batch, Tensor]] = []
@@ -144,7 +144,13 @@ class Cohort:
         descent = _Descent(self, at, given or Vec(), Terms(1.0), 0.0, self.network.loss)
         self.network.module.eval()
         grads, _ = descent.gradient(on)
-        return Stack(dict(zip(at.names, grads, strict=True))) + self.solver.weight_decay * at
+        return Stack(dict(zip(at.names, grads, strict=True))) + self._decay(at.names) * at
+
+    def _decay(self, names: Sequence[str]) -> float:
+        decay = self.solver.decay(names, self.network.split.personal)
+        if isinstance(decay, Mapping):
+            raise NotTogether("shared and personal parameters with an L2 term each are trained at once")
+        return decay
 
     def value(self, *parts: Vec) -> float:
         """Not to be had for several clients."""
@@ -183,6 +189,7 @@ class _Descent:
         self._fixed = {**network.read(network.split.frozen), **given}
         self._stacked = frozenset(self.names) | (frozenset(given) if given.stacked else frozenset())
         offset = terms.offset(self.names)
+        self._slope: Any = terms.slope(self.names)
         self._offset = None if offset is None else [o.expand_as(p) for o, p in zip(offset, self._p, strict=True)]
         self._velocity: list[Tensor] = []
         self._program = cohort.program
@@ -230,7 +237,7 @@ class _Descent:
     def _move(self, grads: list[Tensor], count: int) -> None:
         parameters = [p[:count] for p in self._p]
         offset = None if self._offset is None else [o[:count] for o in self._offset]
-        weight, slope, lr, momentum = self.terms.weight, self.terms.slope, self.lr, self.cohort.solver.momentum
+        weight, slope, lr, momentum = self.terms.weight, self._slope, self.lr, self.cohort.solver.momentum
         grads = _scaled(grads, weight, count)
         if not momentum:
             if not isinstance(slope, Each):
