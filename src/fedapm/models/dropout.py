@@ -1,4 +1,4 @@
-"""Dropout with a cheap mask: in small networks on a CPU, drawing it took longer than the layer behind it."""
+"""Dropout with a mask that is cheap to draw on a CPU, where it would cost small networks as much as their layers."""
 
 from __future__ import annotations
 
