@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedapm.data import DATA_SETS
+from fedapm.data import DATA_SETS, Federation, digits
+from fedapm.data.partition import Overlapping
+from fedapm.inspection import trained_elsewhere
 from fedapm.records import load_run
 from realdata import unpacked
 from test_cli import Outcome, assert_refused, fedapm
@@ -110,6 +112,31 @@ def test_inspect_and_run_have_the_same_clients(tmp_path: Path) -> None:
         (c["id"], c["train"], c["test"]) for c in found["clients"]
     ]
     assert "gyro = 0.34" in run.config
+
+
+def test_inspect_says_how_many_test_samples_another_client_trains_on(tmp_path: Path) -> None:
+    arguments = ["data", "inspect", "digits", "--out", tmp_path / "p.png", "--set", "data.clients=4"]
+    overlapping = fedapm(*arguments, "--set", "data.partition=overlapping")
+    found = json.loads(fedapm(*arguments, "--set", "data.partition=overlapping", "--json").out)["clients"]
+    known, tests = (sum(client[key] for client in found) for key in ("elsewhere", "test"))
+    assert 0 < known < tests
+    assert f"{known} of {tests} test samples are training samples of another client" in overlapping.out
+    assert "another client" not in fedapm(*arguments, "--set", "data.partition=dirichlet").out
+
+
+def test_what_another_client_trains_on_is_counted_as_its_pictures_say() -> None:
+    def clients(positions: bool) -> Federation:
+        return digits.federation(Overlapping(4), test_fraction=0.2, seed=0, shift=False, positions=positions)
+
+    train, test = (
+        [[picture.numpy().tobytes() for picture in samples.inputs[0]] for samples in part]
+        for part in zip(*((c.train, c.test) for c in clients(positions=False).clients), strict=True)
+    )
+    naive = [
+        sum(any(picture in other for j, other in enumerate(train) if j != k) for picture in own)
+        for k, own in enumerate(test)
+    ]
+    assert list(trained_elsewhere(clients(positions=True))) == naive
 
 
 def test_inspect_names_who_lacks_what(tmp_path: Path) -> None:

@@ -130,6 +130,11 @@ def inspect(
     )
     for modality, clients in found.lacking.items():
         _say(f"without {modality}: {', '.join(clients) or 'nobody'}")
+    if any(found.elsewhere):
+        _say(
+            f"{sum(found.elsewhere):,} of {sum(found.test):,} test samples are training samples of another client: "
+            "scores flatter what is shared"
+        )
     _say(f"Picture: {picture}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ class Inspection:
     """Samples of each class (rows) at each client (columns), training and test together."""
     lacking: dict[str, tuple[str, ...]]
     """For each modality that is not everywhere, the clients that lack it."""
+    elsewhere: tuple[int, ...]
+    """How many of each client's test samples another client trains on."""
 
     @property
     def samples(self) -> int:
@@ -49,7 +52,13 @@ class Inspection:
             "modalities": list(self.modalities),
             "lacking": {modality: list(clients) for modality, clients in self.lacking.items()},
             "clients": [
-                {"id": client, "train": self.train[k], "test": self.test[k], "counts": self.counts[:, k].tolist()}
+                {
+                    "id": client,
+                    "train": self.train[k],
+                    "test": self.test[k],
+                    "elsewhere": self.elsewhere[k],
+                    "counts": self.counts[:, k].tolist(),
+                }
                 for k, client in enumerate(self.clients)
             ],
         }
@@ -80,6 +89,20 @@ def inspect(data: DataSettings) -> Inspection:
         tuple(len(c.test) for c in clients.clients),
         counts,
         {modality: tuple(ids[k] for k in who) for modality, who in lacking.items()},
+        trained_elsewhere(clients),
+    )
+
+
+def trained_elsewhere(clients: Federation) -> tuple[int, ...]:
+    """How many test samples of each client are training samples of another; a sample is its position in the pool."""
+    train, test = (
+        [samples.inputs[0].flatten().tolist() for samples in part]
+        for part in zip(*((c.train, c.test) for c in clients.clients), strict=True)
+    )
+    trained = Counter(position for own in train for position in set(own))
+    return tuple(
+        sum(trained[position] > (position in known) for position in tested)
+        for known, tested in zip(map(set, train), test, strict=True)
     )
 
 

@@ -61,9 +61,9 @@ class Scale:
 BRIEF = Scale(
     trials=3,
     tune_rounds=4,
-    rounds=12,
+    rounds=10,
     seeds=(0, 1),
-    sweep_rounds=6,
+    sweep_rounds=5,
     sweep_seeds=(0,),
     rhos=(0.01, 0.03, 0.1, 0.3),
     fractions=(0.1, 0.3, 0.5),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedapm.data.federation import Federation
@@ -113,9 +114,10 @@ class DataSet(ABC):
         return federate(self.read(source), rule, test_fraction=test_fraction, seed=seed, name=self.name)
 
     def outline(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
-        """The same clients with their classes alone; nothing that takes long is read."""
+        """The same clients with their classes alone and, as inputs, positions in the pool; nothing long is read."""
         known = self.labels(source)
-        pool = Pool(known.targets, known.classes, known.modalities, known.owners, (known.targets.float(),))
+        positions = torch.arange(len(known.targets))
+        pool = Pool(known.targets, known.classes, known.modalities, known.owners, (positions,))
         return federate(pool, rule, test_fraction=test_fraction, seed=seed, name=self.name)
 
 

@@ -53,13 +53,18 @@ class Digits(DataSet):
     def federation(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
         """The pictures dealt out to sites, as each site reads and codes them."""
         del source
-        if isinstance(rule, Natural):
-            raise FedapmError("the samples of digits are nobody's by nature; choose another data.partition.")
-        return federation(rule, test_fraction=test_fraction, seed=seed)
+        return federation(_dealing(rule), test_fraction=test_fraction, seed=seed)
 
     def outline(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
-        """The sites themselves: what a picture counts as depends on the site's codes."""
-        return self.federation(source, rule, test_fraction=test_fraction, seed=seed)
+        """The sites with positions instead of pictures; what a picture counts as depends on the site's codes."""
+        del source
+        return federation(_dealing(rule), test_fraction=test_fraction, seed=seed, positions=True)
+
+
+def _dealing(rule: Rule) -> Partitioner:
+    if isinstance(rule, Natural):
+        raise FedapmError("the samples of digits are nobody's by nature; choose another data.partition.")
+    return rule
 
 
 def pictures() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -82,8 +87,13 @@ def _table() -> np.ndarray[Any, Any]:
     return np.column_stack([pixels, digits])
 
 
-def federation(partitioner: Partitioner, *, test_fraction: float, seed: int, shift: bool = True) -> Federation:
-    """The digits dealt out to sites; without the shift only the label skew is left."""
+def federation(
+    partitioner: Partitioner, *, test_fraction: float, seed: int, shift: bool = True, positions: bool = False
+) -> Federation:
+    """The digits dealt out to sites; without the shift only the label skew is left.
+
+    With ``positions`` a sample is its picture's position among all of them, and not the picture.
+    """
     x, y = pictures()
     parts = partitioner(y, numpy_stream(seed, "partition"))
     sites = {}
@@ -93,7 +103,7 @@ def federation(partitioner: Partitioner, *, test_fraction: float, seed: int, shi
             stream = numpy_stream(seed, "site", site)
             values = scanned(values, stream)
             codes = code_table(stream)[codes]
-        sites[site] = (values, codes)
+        sites[site] = (index if positions else values, codes)
     made = Federation.from_clients(sites, test_fraction=test_fraction, seed=seed, name="digits")
     return Federation(made.clients, made.name, modalities=("image",))
 
