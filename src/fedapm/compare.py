@@ -12,9 +12,9 @@ from typing import Any
 from fedapm import experiment
 from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
 from fedapm.errors import Diverged, FedapmError, did_you_mean
-from fedapm.execution import WITHOUT_EFFECT, Follow, Plan, Warn, execute
+from fedapm.execution import Follow, Plan, Warn, execute
 from fedapm.files import read_json, write_json
-from fedapm.records import is_run, load_run
+from fedapm.records import WITHOUT_EFFECT, is_run, load_run
 from fedapm.settings import Experiment, ModelSettings, Tables, differences, validated
 from fedapm.solver import Solver
 

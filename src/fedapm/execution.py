@@ -28,7 +28,18 @@ from fedapm.engine.vectorised import Vectorised
 from fedapm.engine.work import Engine
 from fedapm.errors import FedapmError
 from fedapm.files import remove_leftovers, write_atomic, write_json, write_tensors
-from fedapm.records import CHECKPOINTS, CONFIG, ENGINE, MODELS, ROUNDS, TIMINGS, JsonLines, is_run, write_info
+from fedapm.records import (
+    CHECKPOINTS,
+    CONFIG,
+    ENGINE,
+    MODELS,
+    ROUNDS,
+    TIMINGS,
+    WITHOUT_EFFECT,
+    JsonLines,
+    is_run,
+    write_info,
+)
 from fedapm.settings import Tables, differences
 from fedapm.version import __version__
 
@@ -36,16 +47,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Warn = Callable[[str], None]
-
-WITHOUT_EFFECT = {
-    "data.root",
-    "data.cache",
-    "engine.workers",
-    "engine.store",
-    "engine.checkpoint_every",
-    "engine.save_models",
-}
-"""Settings that may change when a run is resumed, because its results do not depend on them."""
 
 
 @dataclass(frozen=True)

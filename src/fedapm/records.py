@@ -24,6 +24,16 @@ CHECKPOINTS = "checkpoints"
 MODELS = "models"
 REPORT = "report.html"
 
+WITHOUT_EFFECT = {
+    "data.root",
+    "data.cache",
+    "engine.workers",
+    "engine.store",
+    "engine.checkpoint_every",
+    "engine.save_models",
+}
+"""Settings that may change when a run is resumed, because its results do not depend on them."""
+
 
 class JsonLines:
     """A file of one JSON object a line that can be cut back to a round and continued."""

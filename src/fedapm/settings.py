@@ -160,7 +160,7 @@ class Experiment:
 
     def tables(self) -> Tables:
         """The settings as tables, with every default filled in and nothing that is not set."""
-        made = {f.name: _plain(asdict(getattr(self, f.name))) for f in fields(self)}
+        made = {f.name: plain(asdict(getattr(self, f.name))) for f in fields(self)}
         made["algorithm"] = {"name": self.algorithm.name} | made["algorithm"]
         return made
 
@@ -255,5 +255,10 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _plain(table: dict[str, Any]) -> dict[str, Any]:
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in table.items() if v is not None}
+def plain(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table as TOML can hold it: without what is not set, and with lists for tuples."""
+    return {
+        k: plain(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v
+        for k, v in table.items()
+        if v is not None
+    }

@@ -14,9 +14,9 @@ from fedapm import experiment
 from fedapm.compare import plans, run_folder
 from fedapm.data import Federation
 from fedapm.errors import Diverged, FedapmError
-from fedapm.execution import WITHOUT_EFFECT, Follow, Warn, execute
+from fedapm.execution import Follow, Warn, execute
 from fedapm.files import read_json, write_json
-from fedapm.records import is_run, load_run
+from fedapm.records import WITHOUT_EFFECT, is_run, load_run
 from fedapm.report.sweeps import SWEEP
 from fedapm.settings import DataSettings, Experiment, differences
 from fedapm.vary import Axis, value_text

@@ -115,6 +115,13 @@ def test_unequal_terms_are_said(tmp_path: Path) -> None:
     assert "12 of 36 local solves (33%) ended at the cap" in words
 
 
+def test_what_has_no_effect_on_results_is_no_difference(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        config = f"[engine]\nseed = {seed}\nworkers = {seed}\ncheckpoint_every = {seed}\n"
+        write_fake(tmp_path / str(seed), Fake("fedapm", "FedAPM", seed, config=config))
+    assert "differ in more than" not in words_of(page_of(tmp_path))
+
+
 def test_other_data_is_said(other_data: Shown) -> None:
     assert "do not compare" in other_data.words
     assert "Paired differences" not in other_data.words

@@ -194,7 +194,7 @@ def test_validation_scores_are_called_that(tmp_path: Path) -> None:
 
 def test_runs_that_differ_in_more_than_what_was_varied_are_named(tmp_path: Path) -> None:
     def with_lr(rho: float, lr: float) -> Place:
-        config = f"[algorithm]\nrho = {rho}\n[solver]\nlr = {lr}\n[engine]\nseed = 1\n"
+        config = f"[algorithm]\nrho = {rho}\n[solver]\nlr = {lr}\n[engine]\nseed = 1\nworkers = {int(rho)}\n"
         return replace(APM, config=config), {RHO: rho}
 
     page = page_of(write_sweep(tmp_path / "a", {RHO: [1.0, 2.0]}, [with_lr(1.0, 0.1), with_lr(2.0, 0.1)]))

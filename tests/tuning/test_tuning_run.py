@@ -12,7 +12,7 @@ import torch
 from filelock import FileLock
 from tuning_searches import LAYER, METHODS, SEARCH, search
 
-from fedapm import FedapmError, experiment
+from fedapm import FedapmError, compare, experiment
 from fedapm.data import ClientData, Federation
 from fedapm.records import load_run
 from fedapm.samples import Samples
@@ -77,7 +77,7 @@ def test_the_first_trial_has_the_settings_without_a_search(done: Tuned) -> None:
 def test_what_was_found_is_written_down(done: Tuned) -> None:
     text = done.path.read_text("utf-8")
     assert tomllib.loads(text) == done.tables == load_tuned(done.folder) == load_tuned(done.path)
-    assert text.startswith("# Settings found by fedapm tune")
+    assert text.startswith("# Settings of the best trials of fedapm tune")
     assert "no test data" in text
     assert {*done.tables} == {"fedprox", "local", "engine"}
     assert done.tables["engine"] == {"units": "client"}
@@ -88,6 +88,22 @@ def test_what_was_found_is_written_down(done: Tuned) -> None:
     assert record["arguments"]["trials"] == 5
     assert record["methods"]["local"]["trials"] == 4
     assert record["methods"]["fedprox"]["best"] == done.methods[0].best
+
+
+def test_tuned_settings_are_all_that_the_best_trial_had(tmp_path: Path) -> None:
+    given = {"solver": {"lr_decay": 0.5, "weight_decay_v": None}, "model": {"options": {"width": 16}}}
+    own = {"fedprox": {"mu": 0.7, "solver": {"momentum": 0.5}}}
+    options = Options(trials=2, rounds=1, search=("solver.lr=0.05,0.4",), pruner="none")
+    found = search(tmp_path, given, own, options=options, workers=1)
+    assert load_tuned(tmp_path) == found.tables
+    for one in found.methods:
+        trial = tomllib.loads(load_run(tmp_path / "trials" / one.name / str(one.number) / "seed-0").config)
+        (compared,) = compare.plans([one.name], [0], {"data": LAYER["data"]}, found.tables)
+        changed = differences(trial, compared.tables())
+        assert [setting for setting in changed if not setting.startswith(("data.", "engine."))] == []
+        assert compared.solver.lr_decay == 0.5
+    assert found.tables["fedprox"]["mu"] == 0.7
+    assert found.tables["fedprox"]["solver"].keys() == {"epochs", "lr", "lr_decay", "momentum"}
 
 
 def test_grid_results_do_not_depend_on_the_number_of_workers(done: Tuned, tmp_path: Path) -> None:

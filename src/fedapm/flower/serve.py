@@ -17,7 +17,7 @@ from fedapm.engine.loop import Observer, Progress
 from fedapm.engine.observers import Remarks, RunFolder
 from fedapm.engine.problem import Model, Problem
 from fedapm.errors import FedapmError
-from fedapm.execution import WITHOUT_EFFECT, Plan
+from fedapm.execution import Plan
 from fedapm.files import read_json, remove_leftovers, write_atomic, write_json
 from fedapm.flower import wire
 from fedapm.flower.contributions import Contributions
@@ -36,7 +36,18 @@ from fedapm.flower.settings import Deployment
 from fedapm.flower.show import Lines
 from fedapm.flower.traffic import MESSAGES, MessageLog
 from fedapm.network import Loss
-from fedapm.records import CHECKPOINTS, CONFIG, ENGINE, INFO, ROUNDS, TIMINGS, JsonLines, is_run, load_run
+from fedapm.records import (
+    CHECKPOINTS,
+    CONFIG,
+    ENGINE,
+    INFO,
+    ROUNDS,
+    TIMINGS,
+    WITHOUT_EFFECT,
+    JsonLines,
+    is_run,
+    load_run,
+)
 from fedapm.settings import differences
 
 CONTRIBUTIONS, EVENTS = "contributions", "events.jsonl"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedapm.records import Run
+from fedapm.records import WITHOUT_EFFECT, Run
 from fedapm.report.judged import data_settings, judged_by, settings_of, validation_sentence, validation_share
 from fedapm.report.numbers import counted, finite, listed
 from fedapm.report.series import Group, all_series, client_scores, same_data
@@ -144,7 +144,7 @@ def _fate(run: Run) -> str:
 
 def _differing_settings(runs: Sequence[Run]) -> list[str]:
     settings = [_flat(settings_of(run)) for run in runs]
-    names = sorted({name for one in settings for name in one})
+    names = sorted({name for one in settings for name in one} - WITHOUT_EFFECT)
     return [
         name
         for name in names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedapm.records import Run
+from fedapm.records import WITHOUT_EFFECT, Run
 from fedapm.report import events
 from fedapm.report.judged import judged_by, settings_of
 from fedapm.report.numbers import counted, listed
@@ -65,7 +65,7 @@ def _mixed(sweep: Sweep) -> list[str]:
     for group in sweep.methods:
         apart = {"engine.seed"} | {_own_name(setting, group.method) for setting in sweep.axes}
         tables = [_flat(settings_of(run)) for run in group.every_run]
-        names = sorted({name for table in tables for name in table} - apart)
+        names = sorted({name for table in tables for name in table} - apart - WITHOUT_EFFECT)
         differing = [name for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
         if differing:
             sentences.append(

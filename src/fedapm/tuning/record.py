@@ -8,8 +8,8 @@ from typing import Any
 
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
-from fedapm.execution import WITHOUT_EFFECT
 from fedapm.files import read_json, remove_leftovers, write_json
+from fedapm.records import WITHOUT_EFFECT
 from fedapm.settings import differences
 from fedapm.tuning.options import Options
 from fedapm.tuning.results import RECORD, Found

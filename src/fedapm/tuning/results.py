@@ -89,11 +89,11 @@ def write_tuned(folder: Path, options: Options, subjects: Sequence[Subject], fou
     tables: Tables = {"engine": {"units": subjects[0].units}}
     for subject, one in zip(subjects, found, strict=True):
         if one.number is not None:
-            tables |= subject.tables(one.settings)
+            tables |= subject.chosen(one.settings)
     seeds = ", ".join(map(str, options.seeds))
     what = f"search {'; '.join(options.search)}" if options.search else f"space {options.space_name}"
     lines = [
-        "Settings found by fedapm tune, for: fedapm compare --tuned",
+        "Settings of the best trials of fedapm tune, for: fedapm compare --tuned",
         f"Up to {options.trials} trials of each method, {options.rounds} rounds, seeds {seeds}, {what},",
         f"sampler {options.chosen_sampler}, pruner {options.pruner}.",
         f"Chosen by the client mean of {options.metric} on validation data at the {options.select} round; no test data",

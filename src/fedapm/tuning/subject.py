@@ -10,7 +10,7 @@ from typing import Any
 from fedapm import compare, models
 from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.settings import Experiment, ModelSettings
+from fedapm.settings import Experiment, ModelSettings, plain
 from fedapm.solver import Solver
 from fedapm.streams import numpy_stream
 from fedapm.tuning.options import Options
@@ -78,6 +78,13 @@ class Subject:
         for setting, value in settings.items():
             put(own, setting.removeprefix("algorithm."), value)
         return {self.name: own, "engine": {"units": self.units}}
+
+    def chosen(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What makes a comparison run as a trial did: what all trials were given, and over it the trial's own."""
+        given = compare.laid(*compare.method_layers(self.name, self.layers))
+        own = {key: value for key, value in given["algorithm"].items() if key != "name"}
+        own |= {table: given[table] for table in compare.NESTED if given.get(table)}
+        return compare.laid({self.name: plain(own)}, self.tables(settings))
 
     def _present(self) -> dict[str, Any]:
         tables: dict[str, Any] = self.base.tables()
