@@ -95,14 +95,11 @@ def inspect(data: DataSettings) -> Inspection:
 
 def trained_elsewhere(clients: Federation) -> tuple[int, ...]:
     """How many test samples of each client are training samples of another; a sample is its position in the pool."""
-    train, test = (
-        [samples.inputs[0].flatten().tolist() for samples in part]
-        for part in zip(*((c.train, c.test) for c in clients.clients), strict=True)
-    )
-    trained = Counter(position for own in train for position in set(own))
+    train = [set(c.train.inputs[0].flatten().tolist()) for c in clients.clients]
+    trainers = Counter(position for own in train for position in own)
     return tuple(
-        sum(trained[position] > (position in known) for position in tested)
-        for known, tested in zip(map(set, train), test, strict=True)
+        sum(trainers[position] > (position in own) for position in c.test.inputs[0].flatten().tolist())
+        for own, c in zip(train, clients.clients, strict=True)
     )
 
 
