@@ -19,8 +19,8 @@ from torch.nn import functional
 from turns import Turns
 from workloads import Workload, network, samples, warm_up
 
-from fedapm.engine.sampling import Sampling
-from fedapm.streams import torch_stream
+from fedapm.core.random import torch_stream
+from fedapm.simulation.sampling import Sampling
 
 RHO, SIGMA = 0.03, 0.01
 

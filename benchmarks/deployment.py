@@ -20,15 +20,15 @@ import machine
 import tomli_w
 import torch
 
-from fedapm import experiment
-from fedapm.execution import execute
-from fedapm.files import read_json, write_json
-from fedapm.flower import local
-from fedapm.flower.app import write_app
-from fedapm.flower.follow import follow, submit
-from fedapm.flower.processes import at_home
+from fedapm.experiments import build
+from fedapm.experiments.run import execute
+from fedapm.flower.local import federation as local
+from fedapm.flower.local.app_folder import write_app
+from fedapm.flower.local.follow import follow, submit
+from fedapm.flower.local.processes import at_home
 from fedapm.flower.settings import deployment
-from fedapm.records import JsonLines
+from fedapm.runs.files import read_json, write_json
+from fedapm.runs.records import JsonLines
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "digits-flower.toml"
@@ -104,7 +104,7 @@ def main() -> None:
     torch.set_num_threads(1)  # as the nodes and the command line do
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        execute(experiment.plan(experiment.resolve(tables)), folder / "alone", show=False)
+        execute(build.plan(build.resolve(tables)), folder / "alone", show=False)
         alone = [row["seconds"] for row in JsonLines(folder / "alone" / "timings.jsonl")][1:]
         found = deployed(tables, folder, nodes)
         here, there = (list(JsonLines(folder / name / "rounds.jsonl")) for name in ("alone", "run"))

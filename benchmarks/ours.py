@@ -17,22 +17,22 @@ from turns import Turns
 from workloads import Workload, samples, tiny
 
 from fedapm import FedAPM, FedAvg
-from fedapm.algorithm import Algorithm
+from fedapm.core.algorithm import Algorithm
+from fedapm.core.metrics import summarise
+from fedapm.core.samples import Samples
+from fedapm.core.solver import Solver
+from fedapm.core.split import SplitRule
 from fedapm.data import ClientData, Federation
-from fedapm.engine.loop import Loop, Progress, Record, Schedule
-from fedapm.engine.problem import Problem
-from fedapm.engine.processes import Processes
-from fedapm.engine.sampling import Sampling
-from fedapm.engine.sequential import Sequential
-from fedapm.engine.store import Begin, MemoryStore, Store
-from fedapm.engine.table import TableStore
-from fedapm.engine.vectorised import Vectorised
-from fedapm.engine.work import Engine
-from fedapm.metrics import summarise
 from fedapm.models import CNN
-from fedapm.samples import Samples
-from fedapm.solver import Solver
-from fedapm.split import SplitRule
+from fedapm.simulation.engines.base import Engine
+from fedapm.simulation.engines.processes import Processes
+from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.engines.vectorized import Vectorised
+from fedapm.simulation.loop import Loop, Progress, Record, Schedule
+from fedapm.simulation.problem import Problem
+from fedapm.simulation.sampling import Sampling
+from fedapm.simulation.stores.base import Begin, MemoryStore, Store
+from fedapm.simulation.stores.table import TableStore
 
 METHODS: dict[str, Callable[[], Algorithm]] = {"fedavg": FedAvg, "fedapm": FedAPM}
 NEVER = 10**9

@@ -18,7 +18,7 @@ import plots
 from profile_round import table as operators
 from speed import LABELS
 
-from fedapm.files import read_json, write_atomic
+from fedapm.runs.files import read_json, write_atomic
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from workloads import QUICK, WORKLOADS, Workload
 
 from fedapm import FedAPM
-from fedapm.files import write_json
+from fedapm.runs.files import write_json
 
 HERE = Path(__file__).parent
 TOP = 12

@@ -19,7 +19,7 @@ from typing import Any
 import machine
 from contenders import ONE_THREAD
 
-from fedapm.files import write_json
+from fedapm.runs.files import write_json
 
 HERE = Path(__file__).parent
 COHORT = 100

@@ -21,16 +21,16 @@ from ours import NEVER, engine, problem
 from workloads import CLASSES, WORKLOADS, Workload
 
 from fedapm import FedAPM
-from fedapm.algorithm import Algorithm, State
+from fedapm.core.algorithm import Algorithm, State
+from fedapm.core.samples import Samples
+from fedapm.core.vec import Vec
 from fedapm.data import ClientData, Federation
-from fedapm.engine.loop import Loop, Progress, Record, Schedule
-from fedapm.engine.mapped import MappedStore
-from fedapm.engine.problem import Problem
-from fedapm.engine.sampling import Sampling
-from fedapm.engine.store import Begin, Kept, MemoryStore, Store
-from fedapm.engine.table import TableStore
-from fedapm.samples import Samples
-from fedapm.vec import Vec
+from fedapm.simulation.loop import Loop, Progress, Record, Schedule
+from fedapm.simulation.problem import Problem
+from fedapm.simulation.sampling import Sampling
+from fedapm.simulation.stores.base import Begin, Kept, MemoryStore, Store
+from fedapm.simulation.stores.disk import MappedStore
+from fedapm.simulation.stores.table import TableStore
 
 WARM = 2
 CHUNK = 1 << 24

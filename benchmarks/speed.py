@@ -21,7 +21,7 @@ import torch
 from contenders import PEERS, Contender, Entry, Failed, peers
 from workloads import QUICK, WORKLOADS, Workload
 
-from fedapm.files import write_json
+from fedapm.runs.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 BARE, OURS, MANY, TOGETHER = "bare PyTorch loop", "fedapm, sequential", "fedapm, {} workers", "fedapm, vectorised"

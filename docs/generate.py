@@ -25,15 +25,15 @@ from typing import Any, Literal
 import numpy as np
 import tomli_w
 
-from fedapm.algorithm import Algorithm
 from fedapm.algorithms import METHODS, PRESETS, rows_of
+from fedapm.core.algorithm import Algorithm
+from fedapm.core.solver import Solver
+from fedapm.core.split import Preset, SplitRule
 from fedapm.data import DATA_SETS, Federation
-from fedapm.engine.problem import Problem
+from fedapm.experiments.settings import DataSettings, EngineSettings, ModelSettings
 from fedapm.flower.settings import FlowerSettings
 from fedapm.models import CNN, MODELS
-from fedapm.settings import DataSettings, EngineSettings, ModelSettings
-from fedapm.solver import Solver
-from fedapm.split import Preset, SplitRule
+from fedapm.simulation.problem import Problem
 
 DOCS = Path(__file__).parent
 NAMED = METHODS | PRESETS

@@ -16,12 +16,12 @@ from torch.nn import functional
 
 import fedapm
 from fedapm import FedAlt, Federation, Interrupted, Result
-from fedapm.engine.sequential import Sequential
-from fedapm.export import export_model
-from fedapm.files import read_tensors
-from fedapm.records import load_run
 from fedapm.report import write_report
-from helpers_unit import blob_clients, blobs, refused, two_layers, unless_refused
+from fedapm.runs.export import export_model
+from fedapm.runs.files import read_tensors
+from fedapm.runs.records import load_run
+from fedapm.simulation.engines.sequential import Sequential
+from tests.helpers.unit import blob_clients, blobs, refused, two_layers, unless_refused
 
 QUICK: dict[str, Any] = {"personal": ["head"], "rounds": 3, "fraction": 1.0, "batch_size": 5}
 

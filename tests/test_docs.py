@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from typer.main import get_command
 
-    from fedapm import cli
+    from fedapm.cli import app as cli
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fedapm.algorithms import METHODS, FedAlt, FedAPM, FedAvg, FedProx, FedSim, Local
 from fedapm.api import train
+from fedapm.core.solver import Solver
+from fedapm.core.split import Split, SplitRule
+from fedapm.core.vec import Vec
 from fedapm.data import IID, ClientData, Dirichlet, Federation, Natural, Quantity, Shards
 from fedapm.errors import Diverged, FedapmError, Interrupted
-from fedapm.execution import Result
-from fedapm.solver import Solver
-from fedapm.split import Split, SplitRule
-from fedapm.vec import Vec
+from fedapm.experiments.run import Result
 from fedapm.version import __version__
 
 __all__ = [

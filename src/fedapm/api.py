@@ -8,16 +8,16 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedapm import experiment
-from fedapm.algorithm import Algorithm
 from fedapm.algorithms import method
+from fedapm.core.algorithm import Algorithm
+from fedapm.core.network import Loss
+from fedapm.core.solver import Solver
+from fedapm.core.split import Preset
 from fedapm.data import Federation
-from fedapm.engine.problem import Model
-from fedapm.execution import Result, execute
-from fedapm.network import Loss
-from fedapm.settings import EngineSettings, Experiment, ModelSettings, validated
-from fedapm.solver import Solver
-from fedapm.split import Preset
+from fedapm.experiments import build
+from fedapm.experiments.run import Result, execute
+from fedapm.experiments.settings import EngineSettings, Experiment, ModelSettings, validated
+from fedapm.simulation.problem import Model
 
 SOLVER_KEYS = {field.name for field in fields(Solver)}
 
@@ -54,7 +54,7 @@ def train(
     if isinstance(data, str):
         network = split if model is None else {"name": "own"} | split
         tables = {"data": {"name": data}, "model": network, "solver": solver, "engine": engine}
-        run = replace(experiment.resolve(tables), algorithm=chosen)
+        run = replace(build.resolve(tables), algorithm=chosen)
     elif model is None:
         raise TypeError("train() needs a model for a federation of your own data.")
     else:
@@ -64,7 +64,7 @@ def train(
             solver=validated(Solver, "solver", solver),
             engine=validated(EngineSettings, "engine", engine),
         )
-    plan = experiment.plan(run, clients, model, loss)
+    plan = build.plan(run, clients, model, loss)
     return execute(plan, Path(out) if out is not None else None, resume=resume, show=progress, warn=_warn)
 
 

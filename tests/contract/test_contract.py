@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch import nn
 
-from fedapm.algorithm import State, Total
 from fedapm.algorithms import METHODS, PRESETS, hyperparameters
+from fedapm.core.algorithm import State, Total
+from fedapm.core.solver import Solver
+from fedapm.core.split import SplitRule
+from fedapm.core.vec import Vec
 from fedapm.data import Dirichlet, Federation
-from fedapm.data.digits import federation
-from fedapm.engine import checkpoint
-from fedapm.engine.loop import Loop, Schedule
-from fedapm.engine.observers import Memory
-from fedapm.engine.problem import Problem
-from fedapm.engine.sampling import Sampling
-from fedapm.engine.sequential import Sequential
+from fedapm.data.sets.digits import federation
 from fedapm.models import DigitsNet
-from fedapm.solver import Solver
-from fedapm.split import SplitRule
-from fedapm.vec import Vec
+from fedapm.simulation import checkpoint
+from fedapm.simulation.callbacks import Memory
+from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.loop import Loop, Schedule
+from fedapm.simulation.problem import Problem
+from fedapm.simulation.sampling import Sampling
 
 KINDS = METHODS | PRESETS
 

@@ -10,24 +10,24 @@ import pytest
 import torch
 from torch import nn
 
-from fedapm.algorithm import State
 from fedapm.algorithms import METHODS, PRESETS
+from fedapm.core.algorithm import State
+from fedapm.core.solver import Solver
+from fedapm.core.split import SplitRule
+from fedapm.core.vec import Vec
 from fedapm.data import IID, Dirichlet, Federation
-from fedapm.data.digits import federation
-from fedapm.engine import checkpoint
-from fedapm.engine.loop import Loop, Schedule
-from fedapm.engine.observers import Memory
-from fedapm.engine.problem import Problem, Weighting
-from fedapm.engine.processes import Processes
-from fedapm.engine.sampling import Sampling
-from fedapm.engine.sequential import Sequential
-from fedapm.engine.table import TableStore
-from fedapm.engine.vectorised import Vectorised
+from fedapm.data.sets.digits import federation
 from fedapm.errors import FedapmError
 from fedapm.models import DigitsNet
-from fedapm.solver import Solver
-from fedapm.split import SplitRule
-from fedapm.vec import Vec
+from fedapm.simulation import checkpoint
+from fedapm.simulation.callbacks import Memory
+from fedapm.simulation.engines.processes import Processes
+from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.engines.vectorized import Vectorised
+from fedapm.simulation.loop import Loop, Schedule
+from fedapm.simulation.problem import Problem, Weighting
+from fedapm.simulation.sampling import Sampling
+from fedapm.simulation.stores.table import TableStore
 
 KINDS = METHODS | PRESETS
 CLIENTS = 6

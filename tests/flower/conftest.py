@@ -1,9 +1,6 @@
-import sys
 import warnings
 from importlib.util import find_spec
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 # everything here needs the extra "flower"
 collect_ignore_glob = [] if find_spec("flwr") else ["*.py"]
 if not collect_ignore_glob:

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from fedapm import FedAlt, FedAPM, FedAvg, FedProx, FedSim, Local
+from fedapm.core.random import torch_stream
+from fedapm.core.solver import Solver
+from fedapm.core.split import SplitRule
+from fedapm.core.vec import Vec, mean
 from fedapm.data import Dirichlet
-from fedapm.data.digits import federation
-from fedapm.engine.problem import Problem, Weighting
+from fedapm.data.sets.digits import federation
 from fedapm.models import DigitsNet
-from fedapm.solver import Solver
-from fedapm.split import SplitRule
-from fedapm.streams import torch_stream
-from fedapm.vec import Vec, mean
-from problems import convex, run
+from fedapm.simulation.problem import Problem, Weighting
+from tests.helpers.problems import convex, run
 
 
 @pytest.fixture(scope="module")

@@ -28,14 +28,14 @@ from fedapm.algorithms import (
 from fedapm.algorithms.fedcp import discrepancy
 from fedapm.algorithms.fedrod import BalancedLoss
 from fedapm.algorithms.heads import Conditional, TwoHeads
+from fedapm.core.solver import Solver
+from fedapm.core.split import SplitRule
+from fedapm.core.vec import Vec
 from fedapm.data import Dirichlet
-from fedapm.data.digits import federation
-from fedapm.engine.problem import Problem
+from fedapm.data.sets.digits import federation
 from fedapm.models import CNN, DigitsNet
-from fedapm.solver import Solver
-from fedapm.split import SplitRule
-from fedapm.vec import Vec
-from problems import convex, run
+from fedapm.simulation.problem import Problem
+from tests.helpers.problems import convex, run
 
 FULL_BATCH = Solver(lr=0.1, epochs=3, batch_size=0)
 
@@ -189,7 +189,7 @@ def test_lp_proj_with_a_square_projection_is_coupled_like_ditto():
     centre = method.projection(x).lift(down.w, like=x)
     torch.testing.assert_close(centre["u"], torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64))
     other = known.problem(method, Solver(lr=0.1, epochs=5, batch_size=0)).task(1, 1)
-    from fedapm.task import Prox
+    from fedapm.core.task import Prox
 
     close(reply.state.x, other.minimise(x, prox=Prox(0.7, centre)), atol=1e-12)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_runs import COMPARISON, Fake, write_comparison, write_fake
-from pages import Shown, show
+
+from tests.report.fake_runs import COMPARISON, Fake, write_comparison, write_fake
+from tests.report.pages import Shown, show
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedapm.records import find_runs
+from fedapm.cli.tables import summary
 from fedapm.report import summary_table, write_report
-from fedapm.terminal import summary
+from fedapm.runs.records import find_runs
 
 
 def page_of(folder: Path) -> str:

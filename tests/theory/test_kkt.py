@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedapm import FedAlt, FedAPM, FedSim
-from fedapm.solver import Solver
-from fedapm.vec import total
-from problems import Convex, convex, run
+from fedapm.core.solver import Solver
+from fedapm.core.vec import total
+from tests.helpers.problems import Convex, convex, run
 
 EXACT = FedAPM(rho=1.0, sigma=0.2, xi=1.0, mu=0.7, max_epochs=400, v_at="local", u_start="local")
 FULL = {"lr": 0.25, "batch_size": 0}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedapm import FedAPM
-from fedapm.solver import Solver
-from fedapm.theory import consensus_error, lagrangian, lyapunov
-from problems import convex, run
+from fedapm.core.solver import Solver
+from tests.helpers.problems import convex, run
+from tests.theory.lagrangian import consensus_error, lagrangian, lyapunov
 
 
 def lipschitz(known) -> tuple[float, float, float]:

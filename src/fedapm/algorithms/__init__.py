@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from fedapm.algorithm import Algorithm
 from fedapm.algorithms.ditto import Ditto
 from fedapm.algorithms.fedadmm import FedADMM
 from fedapm.algorithms.fedala import FedALA
@@ -21,6 +20,7 @@ from fedapm.algorithms.lp_proj import LpProj
 from fedapm.algorithms.pfedme import PFedMe
 from fedapm.algorithms.presets import FedPer, FedRep, LGFedAvg
 from fedapm.algorithms.scaffold import Scaffold
+from fedapm.core.algorithm import Algorithm
 from fedapm.errors import FedapmError, did_you_mean
 
 METHODS: dict[str, type[Algorithm]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedapm.algorithm import Algorithm, State, Total, Upload
-from fedapm.task import Task
-from fedapm.vec import Vec
+from fedapm.core.algorithm import Algorithm, State, Total, Upload
+from fedapm.core.task import Task
+from fedapm.core.vec import Vec
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedapm.algorithm import Algorithm, Reply, State, Total, Upload
-from fedapm.task import Prox, Task
-from fedapm.vec import Vec
+from fedapm.core.algorithm import Algorithm, Reply, State, Total, Upload
+from fedapm.core.task import Prox, Task
+from fedapm.core.vec import Vec
 
 
 @dataclass(frozen=True)

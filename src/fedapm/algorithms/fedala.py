@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fedapm.algorithm import Reply, State
 from fedapm.algorithms.averaging import Averaging
-from fedapm.task import Task
-from fedapm.vec import Vec
+from fedapm.core.algorithm import Reply, State
+from fedapm.core.task import Task
+from fedapm.core.vec import Vec
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedapm.algorithm import Reply, State
 from fedapm.algorithms.averaging import Averaging
 from fedapm.algorithms.heads import Conditional, require_classes
-from fedapm.split import Split
-from fedapm.task import Task
-from fedapm.vec import Vec
+from fedapm.core.algorithm import Reply, State
+from fedapm.core.split import Split
+from fedapm.core.task import Task
+from fedapm.core.vec import Vec
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 

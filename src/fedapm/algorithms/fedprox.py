@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedapm.algorithms.fedavg import FedAvg
-from fedapm.task import Prox
-from fedapm.vec import Vec
+from fedapm.core.task import Prox
+from fedapm.core.vec import Vec
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedapm.algorithm import Reply, State
 from fedapm.algorithms.averaging import Averaging
-from fedapm.task import Task
-from fedapm.vec import Vec
+from fedapm.core.algorithm import Reply, State
+from fedapm.core.task import Task
+from fedapm.core.vec import Vec
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+from fedapm.core.task import Task
 from fedapm.errors import FedapmError
-from fedapm.task import Task
 
 
 class Headed(nn.Module):

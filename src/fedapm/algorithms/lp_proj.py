@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedapm.algorithm import Algorithm, Reply, State, Total, Upload
-from fedapm.streams import torch_stream
-from fedapm.task import Epochs, Task
-from fedapm.vec import Vec
+from fedapm.core.algorithm import Algorithm, Reply, State, Total, Upload
+from fedapm.core.random import torch_stream
+from fedapm.core.task import Epochs, Task
+from fedapm.core.vec import Vec
 
 
 @dataclass(frozen=True)

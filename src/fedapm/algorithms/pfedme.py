@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedapm.algorithm import Reply, State, Total
 from fedapm.algorithms.averaging import Averaging
-from fedapm.task import Epochs, Prox, Task
-from fedapm.vec import Vec
+from fedapm.core.algorithm import Reply, State, Total
+from fedapm.core.task import Epochs, Prox, Task
+from fedapm.core.vec import Vec
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from fedapm.data.cifar10 import CIFAR10
-from fedapm.data.cifar100 import CIFAR100
-from fedapm.data.cremad import CREMAD
-from fedapm.data.crisismmd import CrisisMMD
 from fedapm.data.dataset import DataSet, Labels, Pool, Source
-from fedapm.data.digits import Digits
 from fedapm.data.federation import ClientData, Federation
-from fedapm.data.kuhar import KUHAR
-from fedapm.data.motionsense import MotionSense
 from fedapm.data.partition import IID, Dirichlet, Natural, Overlapping, Partitioner, Quantity, Rule, Shards
-from fedapm.data.ravdess import RAVDESS
-from fedapm.data.spsw import SPSW
-from fedapm.data.tinyimagenet import TinyImageNet
+from fedapm.data.sets.cifar10 import CIFAR10
+from fedapm.data.sets.cifar100 import CIFAR100
+from fedapm.data.sets.cremad import CREMAD
+from fedapm.data.sets.crisismmd import CrisisMMD
+from fedapm.data.sets.digits import Digits
+from fedapm.data.sets.kuhar import KUHAR
+from fedapm.data.sets.motionsense import MotionSense
+from fedapm.data.sets.ravdess import RAVDESS
+from fedapm.data.sets.spsw import SPSW
+from fedapm.data.sets.tinyimagenet import TinyImageNet
 from fedapm.errors import FedapmError, did_you_mean
 
 KNOWN: tuple[DataSet, ...] = (

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapm.core.random import numpy_stream
+from fedapm.data.download import Origin
 from fedapm.data.federation import Federation
-from fedapm.data.fetch import Origin
 from fedapm.data.partition import Natural, Rule
 from fedapm.errors import FedapmError
-from fedapm.streams import numpy_stream
 
 Tell = Callable[[str, int, int], None]
 """Follows long work: what is being done, how much is done, of how much."""

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedapm.core.random import numpy_stream
+from fedapm.core.samples import Samples
 from fedapm.data.partition import Partitioner
 from fedapm.data.partition import by_id as partition_by_id
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.samples import Samples
-from fedapm.streams import numpy_stream
 
 Arrays = Any
 """An array, a tensor, or a tuple of them (one for each input of the network)."""

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapm.extras import need
+from fedapm.core.extras import need
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
 
-    from fedapm.engine.problem import Model
-    from fedapm.flower.data import Loader
-    from fedapm.network import Loss
+    from fedapm.core.network import Loss
+    from fedapm.flower.client.data import Loader
+    from fedapm.simulation.problem import Model
 
 EXTRA, PURPOSE = "flower", "A federation on Flower"
 
@@ -34,7 +34,7 @@ def client_app(
     ``state-dir`` of their own keep theirs.
     """
     need("flwr", EXTRA, PURPOSE)
-    from fedapm.flower.client_app import make
+    from fedapm.flower.client.app import make
 
     return make(data, model, loss, Path(state) if state is not None else None)
 
@@ -47,7 +47,7 @@ def server_app(
 ) -> ServerApp:
     """What runs beside the SuperLink: an experiment (a TOML file, or its tables), written to the folder ``out``."""
     need("flwr", EXTRA, PURPOSE)
-    from fedapm.flower.server_app import make
+    from fedapm.flower.server.app import make
 
     return make(experiment, Path(out) if out is not None else None, model, loss)
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from fedapm import experiment as experiments
 from fedapm import models
+from fedapm.core.network import Loss
+from fedapm.core.samples import Samples
+from fedapm.core.task import Task
 from fedapm.data.federation import ClientData, Federation
-from fedapm.engine.loop import beginning
-from fedapm.engine.problem import Model, Problem, Weighting
-from fedapm.engine.sequential import Sequential
-from fedapm.engine.store import MemoryStore
 from fedapm.errors import FedapmError
-from fedapm.network import Loss
-from fedapm.samples import Samples
-from fedapm.settings import Experiment
-from fedapm.task import Task
+from fedapm.experiments import build
+from fedapm.experiments.settings import Experiment
+from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.loop import beginning
+from fedapm.simulation.problem import Model, Problem, Weighting
+from fedapm.simulation.stores.base import MemoryStore
 
 Columns = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and type of some tensors of one sample."""
@@ -139,7 +139,7 @@ def server_problem(
     made_up = Samples(inputs, targets)
     clients = [ClientData(client, made_up, made_up) for client in outlines]
     population = Federation(clients, experiment.data.name)
-    made = experiments.problem(experiment, population, model or network(experiment, classes, first.shapes), loss)
+    made = build.problem(experiment, population, model or network(experiment, classes, first.shapes), loss)
     if made.per_client:
         raise FedapmError("on Flower the server makes the network without any data; give a model of no argument.")
     return made

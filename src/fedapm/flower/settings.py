@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from fedapm import experiment as experiments
 from fedapm.errors import FedapmError
-from fedapm.settings import Experiment, Tables, merged, validated
+from fedapm.experiments import build
+from fedapm.experiments.settings import Experiment, Tables, merged, validated
 
-TABLE = experiments.NETWORK_TABLE
+TABLE = build.NETWORK_TABLE
 OWN = "own"
 """The data set's name where every node has data of its own, from a file or from the app."""
 
@@ -72,17 +72,17 @@ def deployment(*layers: Mapping[str, Any]) -> Deployment:
         raise FedapmError(f"{TABLE!r} should be a table, as in [{TABLE}].")
     flower = validated(FlowerSettings, TABLE, table)
     own = given.get("data", {}).get("name") == OWN if isinstance(given.get("data", {}), Mapping) else False
-    made = Experiment.from_tables(given) if own else experiments.resolve(given)
+    made = Experiment.from_tables(given) if own else build.resolve(given)
     clients = flower.clients
     if not clients:
         if made.data.partition == "natural":
             raise FedapmError("say who takes part: with the natural partition, flower.clients lists the ids of all.")
-        clients = tuple(str(k) for k in range(made.data.clients or experiments.CLIENTS))
+        clients = tuple(str(k) for k in range(made.data.clients or build.CLIENTS))
     elif made.data.clients not in (None, len(clients)):
         raise FedapmError(f"data.clients = {made.data.clients}, but flower.clients names {len(clients)}.")
     if made.data.partition != "natural":
         made = replace(made, data=replace(made.data, clients=len(clients)))
-    selected = experiments.schedule(made.engine).sampling.size(len(clients))
+    selected = build.schedule(made.engine).sampling.size(len(clients))
     if flower.minimum > selected:
         raise FedapmError(f"flower.minimum = {flower.minimum}, but only {selected} clients are selected in a round.")
     if made.engine.stationarity:

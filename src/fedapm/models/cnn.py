@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedapm.flow import Step
+from fedapm.core.forward import Step
 from fedapm.models.dropout import Dropout
 
 

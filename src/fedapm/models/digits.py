@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedapm.flow import Step
+from fedapm.core.forward import Step
 
 
 class DigitsNet(nn.Module):

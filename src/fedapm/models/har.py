@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedapm.flow import Step
+from fedapm.core.forward import Step
 from fedapm.models.attention import AttentionPooling
 from fedapm.models.dropout import Dropout
 from fedapm.models.sequences import GRU, Convolutions, inside, modalities

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedapm.core.forward import Step
 from fedapm.errors import FedapmError
-from fedapm.flow import Step
 from fedapm.models.attention import AttentionPooling
 from fedapm.models.sequences import GRU, Convolutions, inside, modalities
 

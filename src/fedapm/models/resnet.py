@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from fedapm.core.forward import Step
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.flow import Step
 from fedapm.models.dropout import Dropout
 
 STEMS = ("small", "large")

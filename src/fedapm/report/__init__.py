@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedapm.files import write_atomic
-from fedapm.records import REPORT, find_runs
-from fedapm.report.page import render
-from fedapm.report.summary import (
+from fedapm.report.comparison.page import render
+from fedapm.report.comparison.summary import (
     COLUMNS,
     Column,
     Estimate,
@@ -17,8 +15,10 @@ from fedapm.report.summary import (
     main_column,
     summary_table,
 )
-from fedapm.report.sweeps import SWEEP, write_sweep_report
-from fedapm.report.targets import Target, TargetRow, TargetTable, read_targets, target_tables
+from fedapm.report.comparison.targets import Target, TargetRow, TargetTable, read_targets, target_tables
+from fedapm.report.sweep.runs import SWEEP, write_sweep_report
+from fedapm.runs.files import write_atomic
+from fedapm.runs.records import REPORT, find_runs
 
 __all__ = [
     "COLUMNS",

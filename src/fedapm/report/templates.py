@@ -18,4 +18,4 @@ def fill(name: str, **values: Any) -> str:
 
 
 def _text(name: str) -> str:
-    return files("fedapm.report").joinpath(name).read_text(encoding="utf-8")
+    return files("fedapm.report").joinpath("templates", name).read_text(encoding="utf-8")

@@ -8,13 +8,13 @@ from typing import Any
 
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
-from fedapm.files import read_json, remove_leftovers, write_json
-from fedapm.records import WITHOUT_EFFECT
-from fedapm.settings import differences
+from fedapm.experiments.settings import differences
+from fedapm.runs.files import read_json, remove_leftovers, write_json
+from fedapm.runs.records import WITHOUT_EFFECT
+from fedapm.tuning.method_search import Subject
 from fedapm.tuning.options import Options
 from fedapm.tuning.results import RECORD, Found
-from fedapm.tuning.studies import library
-from fedapm.tuning.subject import Subject
+from fedapm.tuning.study import library
 from fedapm.version import __version__
 
 DATABASE = "trials.db"

@@ -13,11 +13,11 @@ import tomli_w
 
 from fedapm.algorithms import METHODS, PRESETS
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.files import write_atomic
-from fedapm.settings import Tables, read_toml
+from fedapm.experiments.settings import Tables, read_toml
+from fedapm.runs.files import write_atomic
+from fedapm.tuning.method_search import Subject
 from fedapm.tuning.options import Options
-from fedapm.tuning.studies import Row
-from fedapm.tuning.subject import Subject
+from fedapm.tuning.study import Row
 
 TUNED = "tuned.toml"
 RECORD = "tune.json"

@@ -11,13 +11,13 @@ from shutil import rmtree
 from typing import Any
 
 from fedapm.data.federation import Federation
-from fedapm.engine.loop import uninterrupted
 from fedapm.errors import FedapmError, Interrupted
-from fedapm.records import CHECKPOINTS
+from fedapm.runs.records import CHECKPOINTS
+from fedapm.simulation.loop import uninterrupted
+from fedapm.tuning.display import Board
 from fedapm.tuning.options import Options
 from fedapm.tuning.record import TRIALS
-from fedapm.tuning.show import Board
-from fedapm.tuning.studies import Study
+from fedapm.tuning.study import Study
 from fedapm.tuning.trial import Outcome
 from fedapm.tuning.worker import PATIENCE, Died, Worker
 

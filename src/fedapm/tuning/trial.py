@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedapm import experiment
 from fedapm.data.federation import Federation
-from fedapm.engine.loop import Progress, Record
 from fedapm.errors import Diverged, FedapmError, Interrupted
-from fedapm.execution import execute
-from fedapm.records import is_run, load_run
-from fedapm.settings import Experiment
+from fedapm.experiments import build
+from fedapm.experiments.run import execute
+from fedapm.experiments.settings import Experiment
+from fedapm.runs.records import is_run, load_run
+from fedapm.simulation.loop import Progress, Record
 
 Ask = Callable[[int, float], bool]
 """Hears the score after a step and says whether to stop."""
@@ -104,5 +104,5 @@ def run_trial(runs: Sequence[tuple[Experiment, Path]], clients: Federation, judg
 def _records(settings: Experiment, folder: Path, clients: Federation, watch: Watch) -> list[dict[str, Any]]:
     if is_run(folder) and (run := load_run(folder)).complete:
         return run.rounds
-    plan = experiment.plan(settings, clients)
+    plan = build.plan(settings, clients)
     return execute(plan, folder, resume=True, show=False, observers=[lambda *_: watch]).records

@@ -23,7 +23,7 @@ import torch
 
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, Interrupted
-from fedapm.settings import Experiment
+from fedapm.experiments.settings import Experiment
 from fedapm.tuning.trial import Judge, run_trial
 
 PATIENCE = 30.0

@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from fedapm.core.extras import need
 from fedapm.errors import FedapmError
-from fedapm.extras import need
 
 EXTRA = "features"
 

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from fedapm.core.extras import need
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.extras import need
 
 Kind = Literal["mfcc", "logmel"]
 Signal = np.ndarray[Any, Any]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedapm.data.dataset import Tell
 from fedapm.errors import FedapmError
-from fedapm.files import read_json, read_tensors, remove_leftovers, write_json, write_tensors
+from fedapm.runs.files import read_json, read_tensors, remove_leftovers, write_json, write_tensors
 
 FORMAT = 1
 INDEX = "index.json"

@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from fedapm.core.extras import need
 from fedapm.data.features import EXTRA, cores, pretrained, side_by_side, whole
-from fedapm.data.pictures import decode
+from fedapm.data.sets.pictures import decode
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.extras import need
 
 Picture = np.ndarray[Any, Any]
 """Bytes, height × width × red, green, blue."""

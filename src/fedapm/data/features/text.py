@@ -10,9 +10,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from fedapm.core.extras import need
 from fedapm.data.features import EXTRA, pretrained, quiet, side_by_side, whole
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.extras import need
 
 MAX_TOKENS = 48
 """Longer texts are cut off: about one tweet in 700 of CrisisMMD."""

@@ -1,0 +1,8 @@
+"""``python -m fedapm`` is the command line."""
+
+from __future__ import annotations
+
+from fedapm.cli.app import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What the commands of the command line share: options, and what becomes of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedapm.errors import FedapmError
+from fedapm.experiments.settings import Tables, parse_assignment, read_toml
+
+ConfigFile = Annotated[Path | None, typer.Argument(help="Experiment file (TOML).", show_default=False)]
+Data = Annotated[str | None, typer.Option("--data", help="Data set (see: fedapm list data).")]
+DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder with the data set's files.")]
+ImageEncoder = Annotated[
+    str | None,
+    typer.Option("--image-encoder", help="What turns pictures into features: efficientnet-lite0 or mobilenet-v2."),
+]
+TextEncoder = Annotated[
+    str | None, typer.Option("--text-encoder", help="What turns text into features: minilm or mobilebert.")
+]
+Methods = Annotated[str, typer.Option("--methods", help="Methods, separated by commas, or all.")]
+Seeds = Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas.")]
+Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", help="How clients are run: auto, sequential, vectorised or processes.")
+]
+Workers = Annotated[int | None, typer.Option("--workers", help="Worker processes.")]
+Device = Annotated[str | None, typer.Option("--device", help="Where to compute: cpu, cuda, …")]
+TunedPath = Annotated[
+    Path | None, typer.Option("--tuned", help="Settings found by fedapm tune: its folder, or a tuned.toml.")
+]
+Log = Annotated[list[str] | None, typer.Option("--log", help="Also log to tensorboard or mlflow; may be repeated.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", help="Any setting, as table.key=value; may be repeated.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+SIX = "fedapm,fedalt,fedsim,fedavg,fedprox,local"
+"""The methods that are compared where none are named."""
+
+
+def common(
+    data: str | None,
+    root: Path | None,
+    image_encoder: str | None,
+    text_encoder: str | None,
+    rounds: int | None,
+    engine: str | None,
+    workers: int | None,
+    device: str | None,
+) -> Tables:
+    """The settings that options of their own stand for."""
+    return {
+        "data": {
+            "name": data,
+            "root": root and str(root),
+            "image_encoder": image_encoder,
+            "text_encoder": text_encoder,
+        },
+        "engine": {"rounds": rounds, "engine": engine, "workers": workers, "device": device},
+    }
+
+
+def layers(config: Path | None, assign: list[str] | None, *options: Tables) -> list[Tables]:
+    """The experiment file, then the options that were given, then what --set says."""
+    given = [{name: _given(table) for name, table in layer.items() if _given(table)} for layer in options]
+    return [*([read_toml(config)] if config is not None else []), *given, *map(parse_assignment, assign or [])]
+
+
+def names(text: str) -> list[str]:
+    """Methods as they are given to --methods."""
+    from fedapm.algorithms import METHODS
+
+    return list(METHODS) if text == "all" else _parts(text)
+
+
+def numbers(text: str) -> list[int]:
+    """Seeds as they are given to --seeds."""
+    try:
+        return [int(part) for part in _parts(text)]
+    except ValueError:
+        raise FedapmError(f"--seeds takes whole numbers separated by commas, not {text!r}.") from None
+
+
+def console() -> Console:
+    """Where results are printed; a pipe has no width, and tables should not be folded to 80 columns there."""
+    return Console(width=None if sys.stdout.isatty() else 140)
+
+
+def say(message: str) -> None:
+    """One line about the result."""
+    console().print(message, highlight=False, soft_wrap=True, markup=False)
+
+
+def warn(message: str) -> None:
+    """One line about what went wrong and was mended."""
+    note(f"fedapm: {message}")
+
+
+def note(message: str) -> None:
+    """One line about how something is done."""
+    Console(stderr=True).print(message, highlight=False, soft_wrap=True, markup=False)
+
+
+def _given(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,71 @@
+"""The command line for everything the paper shows about one data set."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapm.cli.options import (
+    Assignments,
+    DataRoot,
+    Device,
+    ImageEncoder,
+    Out,
+    TextEncoder,
+    Workers,
+    common,
+    console,
+    layers,
+    names,
+    note,
+    numbers,
+    say,
+    warn,
+)  # fmt: skip
+from fedapm.errors import Interrupted
+from fedapm.experiments.settings import DataSettings
+
+
+def paper(
+    data: Annotated[str, typer.Option("--data", help="Data set (see: fedapm list data).")] = DataSettings.name,
+    scale: Annotated[
+        str, typer.Option("--scale", help="small: about half an hour on two cores; full: as in the paper.")
+    ] = "small",
+    data_root: DataRoot = None,
+    methods: Annotated[str | None, typer.Option("--methods", help="Methods, separated by commas, or all.")] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="Seeds, separated by commas.")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds of the comparison.")] = None,
+    trials: Annotated[int | None, typer.Option("--trials", help="Trials of each method in the search.")] = None,
+    image_encoder: ImageEncoder = None,
+    text_encoder: TextEncoder = None,
+    workers: Workers = None,
+    device: Device = None,
+    out: Out = Path("runs/paper"),
+    assign: Assignments = None,
+) -> None:
+    """Tune, compare and sweep as the paper does, for one data set; what was cut off goes on with the same command."""
+    from fedapm.cli.tables import summary
+    from fedapm.experiments.paper import COMPARE, Paper, adjusted
+    from fedapm.experiments.paper import scale as named_scale
+    from fedapm.report import summary_table
+    from fedapm.runs.command import command_line
+    from fedapm.runs.records import find_runs
+
+    chosen = adjusted(
+        named_scale(scale, data),
+        None if methods is None else names(methods),
+        None if seeds is None else numbers(seeds),
+        rounds,
+        trials,
+    )
+    given = layers(None, assign, common(data, data_root, image_encoder, text_encoder, None, None, workers, device))
+    made = Paper(out, chosen, given, workers, command_line(sys.argv[1:]), warn, note)
+    try:
+        report = made.run({"data": data, "settings": assign or []})
+    except Interrupted as stop:
+        raise Interrupted(f"{stop} The same command goes on from there.") from None
+    console().print(summary(summary_table(find_runs(out / COMPARE))))
+    say(f"Report: {report}")

@@ -1,0 +1,128 @@
+"""The command line for sweeps: the same experiment at several values of a setting."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from fedapm.cli.options import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    Data,
+    DataRoot,
+    Device,
+    EngineName,
+    ImageEncoder,
+    Log,
+    Methods,
+    Out,
+    Rounds,
+    Seeds,
+    TextEncoder,
+    TunedPath,
+    Workers,
+    common,
+    console,
+    layers,
+    names,
+    note,
+    numbers,
+    say,
+    warn,
+)  # fmt: skip
+from fedapm.errors import Interrupted
+from fedapm.experiments.settings import parse_assignment
+
+if TYPE_CHECKING:
+    from fedapm.report.sweep.runs import Sweep
+
+Vary = Annotated[
+    list[str],
+    typer.Option("--vary", help="A setting and its values, as table.key=v1,v2,…; repeated, all combinations are run."),
+]
+
+SHOWN = ("train_loss", "drift")
+"""What the table on the terminal has beside the main score; the report has everything."""
+
+
+def sweep(
+    vary: Vary,
+    config: ConfigFile = None,
+    data: Data = None,
+    data_root: DataRoot = None,
+    methods: Methods = "fedapm",
+    seeds: Seeds = "0,1,2",
+    image_encoder: ImageEncoder = None,
+    text_encoder: TextEncoder = None,
+    rounds: Rounds = None,
+    engine: EngineName = None,
+    workers: Workers = None,
+    device: Device = None,
+    tuned: TunedPath = None,
+    log: Log = None,
+    out: Out = Path("runs/sweep"),
+    assign: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train at several values of a setting; runs that are there already are kept."""
+    from fedapm.experiments import compare
+    from fedapm.experiments import sweep as sweeping
+    from fedapm.experiments.vary import parse_vary
+    from fedapm.loggers import followers
+    from fedapm.report.card import write_card
+    from fedapm.report.sweep.runs import read_sweep, write_sweep_report
+    from fedapm.runs.command import command_line
+    from fedapm.runs.sessions import session
+    from fedapm.tuning import tuned_layer
+
+    options = common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
+    chosen = names(methods)
+    explicit = compare.laid(*map(parse_assignment, assign or []))
+    best = tuned_layer(tuned, chosen)[0] if tuned is not None else {}
+    given = [*layers(config, None, options), best, explicit]
+    axes = [parse_vary(text) for text in vary]
+    runs = sweeping.members(axes, chosen, numbers(seeds), *given)
+    follow = followers(log, out, warn)
+    try:
+        with session(out):
+            sweeping.run_all(axes, runs, out, show=True, warn=warn, tell=note, observers=follow)
+    except Interrupted as stop:
+        raise Interrupted(f"{stop} The same command goes on from there.") from None
+    report = write_sweep_report(out)
+    write_card(out, command_line(sys.argv[1:]))
+    found = read_sweep(out)
+    if as_json:
+        print(json.dumps({"report": str(report), "rows": found.as_rows()}, indent=2))
+        return
+    console().print(_table(found))
+    say(f"Report: {report}")
+
+
+def _table(sweep: Sweep) -> Table:
+    """One line for each model and value, as the report's table has them."""
+    from fedapm.report import filled_columns, main_column
+    from fedapm.report.sweep.runs import written
+
+    rows = [row for point in sweep.points for row in point.rows]
+    columns = [column for column in filled_columns(rows) if column.field in (main_column(rows).field, *SHOWN)]
+    table = Table(title="Client means after the last round", title_justify="left", pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for setting in sweep.axes:
+        table.add_column(setting, justify="right", no_wrap=True)
+    for column in columns:
+        table.add_column(column.title + (f", {column.unit}" if column.unit else ""), justify="right", no_wrap=True)
+    for point in sweep.points:
+        at = [written(point.values[setting]) if setting in point.values else "–" for setting in sweep.axes]
+        if not point.counts:
+            table.add_row(point.group.label, *at, point.state)
+            continue
+        for row in point.rows:
+            cells = [(column, row.cell(column)) for column in columns]
+            table.add_row(row.label, *at, *(f"{c.mean_text(cell)} {c.std_text(cell)}".strip() for c, cell in cells))
+    return table

@@ -1,0 +1,76 @@
+"""The comparison as a table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from fedapm.report import Column, SummaryRow, best_round_columns, filled_columns
+from fedapm.report.evaluated_on import wording
+
+_ANY_WIDTH = 10_000
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One line a method, with as many columns as there is room for.
+
+    The scores of the best round come after those of the last one, and are the first to go.
+    """
+
+    rows: Sequence[SummaryRow]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        last, best = filled_columns(self.rows), best_round_columns(self.rows)
+        choices = [(last, best), (last, best[:1]), *((last[:count], []) for count in range(len(last), 1, -1))]
+        free = options.update(max_width=_ANY_WIDTH)
+        for shown, also in choices:
+            table = _table(self.rows, shown, also, left_out=len(last) - len(shown))
+            if Measurement.get(console, free, table).maximum <= options.max_width:
+                break
+        yield table
+
+
+def summary(rows: Sequence[SummaryRow]) -> Summary:
+    """The table of a comparison; a star marks what is ahead of the rest by more than the noise between seeds."""
+    return Summary(rows)
+
+
+def _table(rows: Sequence[SummaryRow], last: Sequence[Column], best: Sequence[Column], left_out: int) -> Table:
+    seeds = max((len(row.seeds) for row in rows), default=0)
+    notes = [f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"]
+    notes.append("* ahead of every other by more than the noise")
+    kinds = {row.judged_by for row in rows}
+    validated = kinds == {"validation"}
+    say = wording("validation" if validated else "test")
+    if best:
+        notes.append(say("best: of any round, picked with test data, which flatters"))
+    if len(kinds) > 1 or "both" in kinds:
+        notes.append("some are validation scores and some test scores")
+    if left_out:
+        notes.append(f"{left_out} more {'column' if left_out == 1 else 'columns'} in a wider terminal")
+    table = Table(
+        title="Client means after the last round" + (", on validation data" if validated else ""),
+        caption="; ".join(notes),
+        title_justify="left",
+        caption_justify="left",
+        pad_edge=False,
+    )
+    table.add_column("method", no_wrap=True)
+    columns = [*last, *best]
+    for column in columns:
+        unit = f", {column.unit}" if column.unit else ""
+        table.add_column(say(column.title) + unit, justify="right", no_wrap=True)
+    for row in rows:
+        cells = []
+        for column in columns:
+            cell = row.cell(column)
+            text = f"{column.mean_text(cell)} {column.std_text(cell)}".strip()
+            cells.append(Text(f"{text} *" if cell.best else text, style="bold" if cell.best else ""))
+        table.add_row(row.label, *cells)
+    return table

@@ -1,0 +1,94 @@
+"""The command line for tuning: good settings for every method, chosen on validation data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapm.cli.options import (
+    SIX,
+    AsJson,
+    Assignments,
+    ConfigFile,
+    Data,
+    DataRoot,
+    Device,
+    ImageEncoder,
+    Methods,
+    Out,
+    TextEncoder,
+    common,
+    console,
+    layers,
+    names,
+    numbers,
+    say,
+    warn,
+)  # fmt: skip
+from fedapm.experiments.settings import parse_assignment
+
+
+def tune(
+    config: ConfigFile = None,
+    data: Data = None,
+    data_root: DataRoot = None,
+    methods: Methods = SIX,
+    trials: Annotated[int, typer.Option("--trials", help="Trials of each method.")] = 20,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Number of rounds of a trial.")] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas; their mean counts.")] = "0",
+    space: Annotated[
+        str | None, typer.Option("--space", help="What is searched: wide, paper or client; wide if not given.")
+    ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option("--search", help="A space of your own, as solver.lr=0.1,0.2 or algorithm.rho=log:0.001:1."),
+    ] = None,
+    sampler: Annotated[str | None, typer.Option("--sampler", help="grid, random or tpe.")] = None,
+    pruner: Annotated[
+        str, typer.Option("--pruner", help="What ends a trial early: none, median or halving.")
+    ] = "median",
+    metric: Annotated[
+        str, typer.Option("--metric", help="What counts on validation data: accuracy, f1, auc or test_loss.")
+    ] = "accuracy",
+    select: Annotated[str, typer.Option("--select", help="At the last round, or at the best one.")] = "last",
+    image_encoder: ImageEncoder = None,
+    text_encoder: TextEncoder = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="How clients are run in a trial: sequential, vectorised or auto.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Trials at a time; as many as there are processors if not given.")
+    ] = None,
+    device: Device = None,
+    out: Out = Path("runs/tune"),
+    assign: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search good settings for every method, the same number of trials for each; a search that was cut off goes on."""
+    from fedapm import tuning
+    from fedapm.experiments import compare
+    from fedapm.report.card import write_card
+    from fedapm.runs.command import command_line
+    from fedapm.runs.sessions import session
+    from fedapm.tuning.display import table
+
+    options = tuning.Options(
+        trials, rounds, tuple(numbers(seeds)), space, tuple(search or ()), sampler, pruner, metric, select
+    )
+    asked = common(data, data_root, image_encoder, text_encoder, None, engine, None, device)
+    explicit = compare.laid(*map(parse_assignment, assign or []))
+    given = [*layers(config, None, asked), explicit]
+    with session(out):
+        found = tuning.tune(names(methods), out, *given, options=options, workers=workers, warn=warn)
+    write_card(out, command_line(sys.argv[1:]))
+    if as_json:
+        results = {one.name: one.as_dict() for one in found.methods}
+        print(json.dumps({"tuned": str(found.path), "methods": results}, indent=2))
+        return
+    console().print(table(found.methods, found.options))
+    say(f"Tuned settings: {found.path}")
+    say(f"Next: fedapm compare --tuned {out}")

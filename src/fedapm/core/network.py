@@ -1,0 +1,145 @@
+"""Network: an nn.Module seen as a function of named parameters, one module serving many clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedapm.core import forward
+from fedapm.core.samples import Samples
+from fedapm.core.split import Split
+from fedapm.core.vec import Vec
+
+Loss = Callable[[Any, Tensor], Tensor]
+"""Of a network's output and the targets, the mean loss."""
+
+BATCH_BYTES = 1 << 20
+"""Inputs that are looked at together where no gradient step is taken: as much as leaves room in a core's cache."""
+FEATURE_BYTES = 1 << 30
+"""Features of one client that take more memory than this are not kept."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """A client's data as a phase of training sees it: whole, or as features of the steps that are constant."""
+
+    samples: Samples
+    call: Callable[..., Any]
+
+
+class Network:
+    """A module whose parameters and buffers are put in place before use.
+
+    Everything a client needs is loaded first and copied out afterwards, so the module itself carries nothing
+    from one client to the next.
+    """
+
+    def __init__(self, module: nn.Module, split: Split, loss: Loss) -> None:
+        self.module = module
+        self.split = split
+        self.loss = loss
+        self.remarks: list[str] = []
+        """What a user should know of how the network is computed."""
+        self._parameters = dict(module.named_parameters())
+        self._buffers = dict(module.named_buffers())
+        self._cuts: dict[tuple[tuple[str, ...], int], forward.Cut | None] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module lives."""
+        tensors = [*self._parameters.values(), *self._buffers.values()]
+        return tensors[0].device if tensors else torch.device("cpu")
+
+    def read(self, names: Iterable[str]) -> Vec:
+        """A copy of some parameters."""
+        return Vec({n: self._parameters[n].detach().clone() for n in names})
+
+    def buffers(self) -> Vec:
+        """A copy of the buffers, such as running statistics."""
+        return Vec({n: b.detach().clone() for n, b in self._buffers.items()})
+
+    @torch.no_grad()
+    def load(self, *parts: Vec) -> None:
+        """Put parameters and buffers in place; what is not named stays as it is."""
+        for part in parts:
+            for name, tensor in part.items():
+                target = self._parameters[name] if name in self._parameters else self._buffers[name]
+                target.copy_(tensor)
+
+    def trainable(self, names: Iterable[str]) -> list[Tensor]:
+        """The named parameters in place, and gradients wanted for them alone."""
+        wanted = list(names)
+        for parameter in self._parameters.values():
+            parameter.requires_grad_(False)
+        return [self._parameters[n].requires_grad_(True) for n in wanted]
+
+    def local(self, names: tuple[str, ...], samples: Samples, passes: int) -> Local:
+        """The data as training these parameters for some passes sees it.
+
+        Steps that do not depend on the parameters are computed once, if there is more than one pass to gain by it.
+        """
+        found = self.cut(names, samples) if passes > 1 and len(samples) else None
+        if found is None:
+            return Local(samples, self.module)
+        with torch.no_grad():
+            pieces = [found.features(b.inputs) for b in samples.batches(batch_size(samples))]
+            size = sum(t.numel() * t.element_size() for t in pieces[0]) * len(pieces)
+            if size > FEATURE_BYTES:
+                self._remark(f"features of {size >> 20} MiB a client are not kept but computed in every pass.")
+                self._cuts[names, len(samples.inputs)] = None
+                return Local(samples, self.module)
+            features = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
+        return Local(Samples(features, samples.targets), found.rest)
+
+    def cut(self, names: tuple[str, ...], samples: Samples) -> forward.Cut | None:
+        """Where the forward pass parts in what training these parameters changes and what it does not."""
+        key = names, len(samples.inputs)
+        if key not in self._cuts:
+            found = forward.cut(self.module, names, len(samples.inputs))
+            if found is not None and (name := forward.forgotten(self.module, len(samples.inputs))) is not None:
+                self._remark(f"features are computed in every pass, because no step of the flow uses {name}.")
+                found = None
+            if found is not None and (part := forward.unsteady(self.module, found.before)) is not None:
+                self._remark(f"features are computed in every pass, because {part} changes them in training.")
+                found = None
+            elif found is not None and not forward.same_in_training(self.module, found, samples[:64].inputs):
+                self._remark("features are computed in every pass, because the network changes them in training.")
+                found = None
+            self._cuts[key] = found
+        return self._cuts[key]
+
+    def _remark(self, text: str) -> None:
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    def gradient(self, names: tuple[str, ...], samples: Samples, local: Local | None = None) -> tuple[float, Vec]:
+        """The mean loss over all samples and its gradient in some parameters, without dropout."""
+        data = local or Local(samples, self.module)
+        parameters = self.trainable(names)
+        self.module.eval()
+        value = 0.0
+        sums: list[Tensor] = [torch.zeros_like(p) for p in parameters]
+        for batch in data.samples.batches(batch_size(data.samples)):
+            share = len(batch) / len(samples)
+            loss = self.loss(data.call(*batch.inputs), batch.targets)
+            value += share * loss.item()
+            if parameters:
+                grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
+                torch._foreach_add_(sums, grads, alpha=share)
+        return value, Vec(dict(zip(names, sums, strict=True)))
+
+    @torch.inference_mode()
+    def predict(self, samples: Samples) -> Tensor:
+        """The outputs for all samples, without dropout."""
+        self.module.eval()
+        return torch.cat([self.module(*b.inputs) for b in samples.batches(batch_size(samples))])
+
+
+def batch_size(samples: Samples) -> int:
+    """How many samples to look at together where no gradient step is taken."""
+    size = sum(t[:1].numel() * t.element_size() for t in samples.inputs)
+    return min(max(BATCH_BYTES // max(size, 1), 32), 1024)

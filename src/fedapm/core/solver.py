@@ -1,0 +1,240 @@
+"""The local solver: mini-batch SGD on α·f plus a linear and a proximal term, and when it stops.
+
+The terms are given as data, so the whole step is p ← p − lr·(α·(∇f + λp) + ℓ + w·(p − c)), done in place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedapm.core.network import Local, Loss, Network
+from fedapm.core.samples import Samples
+from fedapm.core.vec import Vec
+
+Decay = float | Mapping[str, float]
+"""λ, one for all parameters or one for each."""
+
+
+def penalty(decay: Decay, p: Vec) -> float:
+    """λ/2·‖p‖²."""
+    if isinstance(decay, Mapping):
+        return sum(penalty(decay[n], Vec({n: t})) for n, t in p.items())
+    return 0.5 * decay * p.sq()
+
+
+def shrink(decay: Decay, p: Vec) -> Vec:
+    """λ·p, the gradient of the penalty."""
+    return Vec({n: decay[n] * t for n, t in p.items()}) if isinstance(decay, Mapping) else decay * p
+
+
+@dataclass(frozen=True)
+class Solver:
+    """Mini-batch SGD as every method uses it."""
+
+    lr: float = 0.1
+    """Step size."""
+    epochs: int = 3
+    """Passes over the local data in each phase."""
+    batch_size: int = 50
+    """Samples in a step; 0 takes all of a client's data at once."""
+    momentum: float = 0.0
+    """Share of the last step's direction that is kept."""
+    weight_decay: float = 0.0
+    """λ: f_i is the mean loss plus λ/2·‖parameters‖²."""
+    lr_schedule: Literal["constant", "exponential", "cosine"] = "constant"
+    """How the step size changes from round to round."""
+    lr_decay: float = 0.98
+    """Factor a round under the exponential schedule."""
+    weight_decay_v: float | None = None
+    """λ of the parameters that stay with the client; the same as of all others if not given."""
+
+    def __post_init__(self) -> None:
+        for name, good in {
+            "lr": self.lr > 0,
+            "epochs": self.epochs >= 0,
+            "batch_size": self.batch_size >= 0,
+            "momentum": 0 <= self.momentum < 1,
+            "weight_decay": self.weight_decay >= 0,
+            "weight_decay_v": self.weight_decay_v is None or self.weight_decay_v >= 0,
+            "lr_decay": 0 < self.lr_decay <= 1,
+        }.items():
+            if not good:
+                raise ValueError(f"solver.{name} = {getattr(self, name)} is out of range.")
+
+    def decay(self, names: Sequence[str], personal: Sequence[str]) -> Decay:
+        """λ of some parameters: one number where it is the same for all of them."""
+        if self.weight_decay_v is None:
+            return self.weight_decay
+        each = {n: self.weight_decay_v if n in personal else self.weight_decay for n in names}
+        return each if len(set(each.values())) > 1 else next(iter(each.values()), 0.0)
+
+    def schedule(self, done: int, rounds: int) -> float:
+        """The factor on the step size after ``done`` of ``rounds`` rounds."""
+        if self.lr_schedule == "exponential":
+            return self.lr_decay**done
+        if self.lr_schedule == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * min(done / max(rounds, 1), 1.0)))
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Stop after a number of passes over the data."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Approximate:
+    """Stop at a ξ-approximate solution: the squared norm of the objective's full local gradient is at most ξ."""
+
+    xi: float
+    max_epochs: int
+
+
+Stop = Epochs | Approximate
+
+
+@dataclass(frozen=True)
+class Prox:
+    """The proximal term weight/2·‖p − centre‖²."""
+
+    weight: float
+    centre: Vec
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is minimised: weight·(f + λ/2·‖p‖²) + ⟨linear, p⟩ + prox."""
+
+    weight: float
+    weight_decay: Decay = 0.0
+    linear: Vec | None = None
+    prox: Prox | None = None
+
+    def slope(self, names: Sequence[str]) -> float | list[float]:
+        """The factor of p in the gradient of all terms but f; one for each parameter where they differ."""
+        pull = self.prox.weight if self.prox else 0.0
+        if isinstance(self.weight_decay, Mapping):
+            return [self.weight * self.weight_decay[n] + pull for n in names]
+        return self.weight * self.weight_decay + pull
+
+    def offset(self, names: tuple[str, ...]) -> list[Tensor] | None:
+        """The constant part of that gradient, or None where it is zero."""
+        constant = self.linear
+        if self.prox is not None and self.prox.weight:
+            pull = self.prox.weight * self.prox.centre
+            constant = constant - pull if constant is not None else -pull
+        return None if constant is None else [constant[n] for n in names]
+
+    def gradient(self, p: Vec, of_f: Vec) -> Vec:
+        """The gradient of the whole objective at p, given that of f."""
+        result = self.weight * (of_f + shrink(self.weight_decay, p))
+        if self.linear is not None:
+            result = result + self.linear
+        if self.prox is not None:
+            result = result + self.prox.weight * (p - self.prox.centre)
+        return result
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What the solver did: epochs, mean loss of the last one, and under the ξ-rule ξ and what was achieved."""
+
+    epochs: float
+    loss: float | None
+    xi: float | None = None
+    residual: float | None = None
+    steps: int = 0
+
+
+class Descent:
+    """SGD on some of a network's parameters, in place."""
+
+    def __init__(
+        self,
+        network: Network,
+        samples: Samples,
+        names: tuple[str, ...],
+        terms: Terms,
+        *,
+        lr: float,
+        momentum: float,
+        batch_size: int,
+        stream: torch.Generator,
+        loss: Loss | None = None,
+    ) -> None:
+        self.network, self.samples, self.names, self.terms = network, samples, names, terms
+        self.lr, self.momentum, self.stream, self.loss = lr, momentum, stream, loss or network.loss
+        self._local = Local(samples, network.module)
+        self.batch_size = batch_size or max(len(samples), 1)
+        self._offset, self._slope = terms.offset(names), terms.slope(names)
+        self._velocity: list[Tensor] = []
+        self._steps = 0
+
+    def run(self, stop: Stop) -> Solved:
+        """Step until the rule says stop, or until the loss is no longer a number."""
+        loss: float | None = None
+        passes = stop.count if isinstance(stop, Epochs) else stop.max_epochs
+        self._local = self.network.local(self.names, self.samples, passes)
+        if isinstance(stop, Epochs):
+            for done in range(stop.count):
+                loss = self._epoch()
+                if not math.isfinite(loss):
+                    return Solved(done + 1, loss, steps=self._steps)
+            return Solved(stop.count, loss, steps=self._steps)
+        done, residual = 0, self.residual()
+        while residual > stop.xi and done < stop.max_epochs:
+            loss = self._epoch()
+            done, residual = done + 1, self.residual()
+        return Solved(done, loss, stop.xi, residual, self._steps)
+
+    def residual(self) -> float:
+        """The squared norm of the whole objective's gradient on all local data."""
+        _, of_f = self.network.gradient(self.names, self.samples, self._local)
+        return self.terms.gradient(self.network.read(self.names), of_f).sq()
+
+    def _epoch(self) -> float:
+        parameters = self.network.trainable(self.names)
+        self.network.module.train()
+        losses = []
+        for batch in self._local.samples.shuffled(self.batch_size, self.stream):
+            loss = self.loss(self._local.call(*batch.inputs), batch.targets)
+            grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
+            self._step(parameters, list(grads))
+            self._steps += 1
+            losses.append(loss.detach() * len(batch))
+        return torch.stack(losses).sum().item() / len(self.samples)
+
+    @torch.no_grad()
+    def _step(self, parameters: list[Tensor], grads: list[Tensor]) -> None:
+        weight, slope, lr = self.terms.weight, self._slope, self.lr
+        if not self.momentum:
+            if isinstance(slope, list):
+                torch._foreach_mul_(parameters, [1 - lr * one for one in slope])
+            elif slope:
+                torch._foreach_mul_(parameters, 1 - lr * slope)
+            torch._foreach_add_(parameters, grads, alpha=-lr * weight)
+            if self._offset is not None:
+                torch._foreach_add_(parameters, self._offset, alpha=-lr)
+            return
+        if weight != 1:
+            torch._foreach_mul_(grads, weight)
+        if isinstance(slope, list):
+            torch._foreach_add_(grads, torch._foreach_mul(parameters, slope))
+        elif slope:
+            torch._foreach_add_(grads, parameters, alpha=slope)
+        if self._offset is not None:
+            torch._foreach_add_(grads, self._offset)
+        if self._velocity:
+            torch._foreach_mul_(self._velocity, self.momentum)
+            torch._foreach_add_(self._velocity, grads)
+        else:
+            self._velocity = [g.clone() for g in grads]
+        torch._foreach_add_(parameters, self._velocity, alpha=-lr)

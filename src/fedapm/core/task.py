@@ -1,0 +1,110 @@
+"""Task: one client's local problem f_i in one round, and everything a method may ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from fedapm.core import random
+from fedapm.core.network import Loss, Network
+from fedapm.core.samples import Samples
+from fedapm.core.solver import Approximate, Decay, Descent, Epochs, Prox, Solved, Solver, Stop, Terms, penalty, shrink
+from fedapm.core.vec import Vec
+
+__all__ = ["Approximate", "Epochs", "Prox", "Solved", "Solver", "Stop", "Task"]
+
+
+@dataclass
+class Task:
+    """f_i(v_i, u): the mean loss of a client's model on its training data, plus λ/2 of its squared norm."""
+
+    network: Network
+    train: Samples
+    solver: Solver
+    seed: int
+    client: int
+    round: int
+    alpha: float = 1.0
+    """α_i, the weight of this client in the sum of all f_i (in per-client units m·α_i, averaging 1)."""
+    unit: float = 1.0
+    """The weight of f_i in methods that weigh clients on the server: 1, or 1/m in the paper's units."""
+    lr_factor: float = 1.0
+    """Where the learning-rate schedule stands in this round."""
+    log: list[Solved] = field(default_factory=list)
+    """What the solver did, call by call."""
+
+    def __post_init__(self) -> None:
+        self._batches = random.torch_stream(self.seed, "batches", self.client, self.round)
+
+    def minimise(
+        self,
+        start: Vec,
+        given: Vec | None = None,
+        *,
+        weight: float | None = None,
+        linear: Vec | None = None,
+        prox: Prox | None = None,
+        stop: Stop | None = None,
+        lr: float | None = None,
+        on: Samples | None = None,
+        loss: Loss | None = None,
+    ) -> Vec:
+        """Minimise weight·f + ⟨linear, p⟩ + prox over the parameters named in ``start``, the others given.
+
+        ``on`` takes one batch instead of all local data (an epoch is then one step), ``loss`` another loss.
+        What is neither in ``start`` nor in ``given`` keeps the value it has in the network (frozen parameters).
+        """
+        if not start:
+            return start
+        self.network.load(start, given or Vec())
+        terms = Terms(self.unit if weight is None else weight, self.decay(start.names), linear, prox)
+        descent = Descent(
+            self.network,
+            self.train if on is None else on,
+            start.names,
+            terms,
+            lr=self.step_size(lr),
+            momentum=self.solver.momentum,
+            batch_size=self.solver.batch_size if on is None else 0,
+            stream=self._batches,
+            loss=loss,
+        )
+        call = len(self.log)
+        with random.global_stream(self.network.device, self.seed, "forward", self.client, self.round, call):
+            solved = descent.run(stop or Epochs(self.solver.epochs))
+        share = 1.0 if on is None else len(on) / len(self.train)
+        self.log.append(replace(solved, epochs=solved.epochs * share))
+        return self.network.read(start.names)
+
+    def batches(self, epochs: int | None = None) -> Iterator[Samples]:
+        """The mini-batches of some epochs, for methods whose step is not a plain one."""
+        for _ in range(self.solver.epochs if epochs is None else epochs):
+            yield from self.train.shuffled(self.solver.batch_size or len(self.train), self._batches)
+
+    def some(self, share: float) -> Iterator[Samples]:
+        """The mini-batches of one pass over a random part of the local data."""
+        count = max(1, round(share * len(self.train)))
+        part = torch.randperm(len(self.train), generator=self._batches)[:count].to(self.train.targets.device)
+        yield from self.train[part].shuffled(self.solver.batch_size or count, self._batches)
+
+    def step_size(self, lr: float | None = None) -> float:
+        """The step size in this round."""
+        return (self.solver.lr if lr is None else lr) * self.lr_factor
+
+    def gradient(self, at: Vec, given: Vec | None = None, on: Samples | None = None) -> Vec:
+        """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""
+        self.network.load(at, given or Vec())
+        _, gradient = self.network.gradient(at.names, self.train if on is None else on)
+        return gradient + shrink(self.decay(at.names), at)
+
+    def value(self, *parts: Vec) -> float:
+        """f_i at a point, on all local data."""
+        self.network.load(*parts)
+        loss, _ = self.network.gradient((), self.train)
+        return loss + sum(penalty(self.decay(part.names), part) for part in parts)
+
+    def decay(self, names: Sequence[str]) -> Decay:
+        """λ of some parameters."""
+        return self.solver.decay(names, self.network.split.personal)

@@ -1,0 +1,161 @@
+"""From settings to a run: data, network, method and schedule put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedapm import models
+from fedapm.core.network import Loss
+from fedapm.core.random import numpy_stream
+from fedapm.data import IID, Dirichlet, Federation, Natural, Overlapping, Quantity, Rule, Shards, Source, data_set
+from fedapm.errors import FedapmError, did_you_mean
+from fedapm.experiments.run import Plan
+from fedapm.experiments.settings import DataSettings, EngineSettings, Experiment, merged
+from fedapm.simulation.loop import Schedule
+from fedapm.simulation.problem import Model, Problem, Weighting
+from fedapm.simulation.sampling import Sampling
+
+ROOT_VARIABLE = "FEDAPM_DATA_ROOT"
+DEFAULT_ROOT = Path("data")
+CLIENTS = 20
+NETWORK_TABLE = "flower"
+"""The table of an experiment file that only a federation on a network reads; a simulation passes over it."""
+
+
+def resolve(*layers: Mapping[str, Any]) -> Experiment:
+    """Lay settings over the data set's own defaults, later layers winning, and check them."""
+    given = merged(*layers)
+    given.pop(NETWORK_TABLE, None)
+    table = given.get("data", {})
+    name = table.get("name", DataSettings.name) if isinstance(table, Mapping) else DataSettings.name
+    defaults = merged(data_set(str(name)).defaults)
+    model = given.get("model", {})
+    own = defaults["model"].get("name")
+    if isinstance(model, Mapping) and (
+        {"preset", "personal", "shared"} & model.keys() or model.get("name", own) != own
+    ):
+        # a user who says what is personal, or takes another network, does not mean the data set's own preset
+        defaults["model"].pop("preset", None)
+    return Experiment.from_tables(merged(defaults, given))
+
+
+def source(data: DataSettings) -> Source:
+    """Where the data set's files and features are."""
+    return Source(
+        root=data_root(data.root),
+        image_encoder=data.image_encoder,
+        text_encoder=data.text_encoder,
+        cache=Path(data.cache).expanduser() if data.cache is not None else None,
+    )
+
+
+def data_root(given: str | None) -> Path | None:
+    """The folder of data sets: the one given, the one in FEDAPM_DATA_ROOT, or ``data`` here if it exists."""
+    if given is not None or ROOT_VARIABLE in os.environ:
+        return Path(given or os.environ[ROOT_VARIABLE]).expanduser()
+    return DEFAULT_ROOT if DEFAULT_ROOT.is_dir() else None
+
+
+def federation(data: DataSettings) -> Federation:
+    """The clients and their data."""
+    known = data_set(data.name)
+    made = known.federation(source(data), rule(data), test_fraction=data.test_fraction, seed=data.seed)
+    made = made.without(lacking(made, data)) if data.missing else made
+    return made.for_validation(data.validation, data.seed) if data.validation else made
+
+
+def rule(data: DataSettings) -> Rule:
+    """How samples come to clients."""
+    if data.partition == "natural":
+        return Natural(data.clients, data.minimum)
+    clients = CLIENTS if data.clients is None else data.clients
+    if data.partition == "iid":
+        return IID(clients)
+    if data.partition == "shards":
+        return Shards(clients, data.shards)
+    if data.partition == "quantity":
+        return Quantity(clients, data.concentration, data.minimum)
+    if data.partition == "overlapping":
+        return Overlapping(clients, data.concentration)
+    return Dirichlet(clients, data.concentration, data.minimum)
+
+
+def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
+    """Which clients, by position, lack which modality. A drawn share never takes a client's last modality."""
+    left = {k: set(clients.modalities) for k in range(len(clients))}
+    found: dict[str, list[int]] = {}
+    for modality, who in data.missing.items():
+        if modality not in clients.modalities or len(clients.modalities) < 2:
+            known = clients.modalities if len(clients.modalities) > 1 else ()
+            hint = did_you_mean(modality, known) if known else "its inputs are always there."
+            raise FedapmError(f"{clients.name} has no modality {modality!r} that a client could lack; {hint}")
+        if isinstance(who, list):
+            found[modality] = [clients.position(client) for client in who]
+        else:
+            if not 0 <= who <= 1:
+                raise FedapmError(f"data.missing.{modality} = {who} is not a share of clients between 0 and 1.")
+            order = numpy_stream(data.seed, "missing", modality).permutation(len(clients))
+            able = [int(k) for k in order if left[int(k)] != {modality}]
+            count = round(who * len(clients))
+            if count > len(able):
+                raise FedapmError(f"data.missing.{modality} = {who} would leave a client without any modality.")
+            found[modality] = sorted(able[:count])
+        for k in found[modality]:
+            left[k] -= {modality}
+    return found
+
+
+def schedule(engine: EngineSettings) -> Schedule:
+    """How long, with whom, how often to look."""
+    return Schedule(engine.rounds, Sampling(engine.fraction, engine.count), engine.evaluate_every, engine.stationarity)
+
+
+def problem(
+    experiment: Experiment, clients: Federation, model: Model, loss: Loss | None = None, device: str = "cpu"
+) -> Problem:
+    """What is to be learnt by whom, under an experiment's settings."""
+    return Problem(
+        clients,
+        model,
+        experiment.model.rule,
+        adapt=experiment.algorithm.adapt,
+        solver=experiment.solver,
+        loss=loss,
+        weighting=Weighting(experiment.engine.weights, experiment.engine.units),
+        seed=experiment.engine.seed,
+        rounds=experiment.engine.rounds,
+        device=device,
+    )
+
+
+def plan(
+    experiment: Experiment, clients: Federation | None = None, model: Model | None = None, loss: Loss | None = None
+) -> Plan:
+    """A run that is ready to start, with the settings' data and network or with some of the user's own."""
+    settings = experiment.tables()
+    if clients is not None and model is not None:
+        settings["data"] = {"name": clients.name}
+    clients = clients or federation(experiment.data)
+    made = problem(experiment, clients, model or _network(experiment, clients), loss, experiment.engine.device)
+    if model is not None:
+        settings["model"]["name"] = type(made.network(0).module).__name__
+    return Plan(
+        made,
+        experiment.algorithm,
+        schedule(experiment.engine),
+        settings,
+        experiment.engine.checkpoint_every,
+        experiment.engine.save_models,
+        experiment.engine.engine,
+        experiment.engine.workers,
+        experiment.engine.store,
+    )
+
+
+def _network(experiment: Experiment, clients: Federation) -> Model:
+    if experiment.model.name is None:
+        raise FedapmError(f"say which network to train on {experiment.data.name} (model.name).")
+    return models.factory(experiment.model.name, clients.classes, experiment.model.options, clients.shapes)

@@ -1,0 +1,191 @@
+"""Comparison: several methods and seeds on the same clients, each run in a folder of its own."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
+from fedapm.core.solver import Solver
+from fedapm.errors import Diverged, FedapmError, did_you_mean
+from fedapm.experiments import build
+from fedapm.experiments.run import Follow, Plan, Warn, execute
+from fedapm.experiments.settings import Experiment, ModelSettings, Tables, differences, validated
+from fedapm.runs.files import read_json, write_json
+from fedapm.runs.records import WITHOUT_EFFECT, is_run, load_run
+
+ABOUT = "compare.json"
+NESTED: dict[str, type[Solver] | type[ModelSettings]] = {"solver": Solver, "model": ModelSettings}
+"""The tables a method may have for itself, as in ``[fedapm.solver]``."""
+SCORES = ("accuracy", "f1", "auc", "train_loss", "test_loss")
+
+
+def run_folder(out: Path, name: str, seed: int) -> Path:
+    """Where the run of a method and a seed lies in a comparison."""
+    return out / name / f"seed-{seed}"
+
+
+def plans(methods: Sequence[str], seeds: Sequence[int], *layers: Mapping[str, Any]) -> list[Experiment]:
+    """Every run of a comparison, checked before the first one starts.
+
+    Later layers win. Within one of them a method's own tables win over the tables for all.
+    """
+    named: tuple[tuple[Sequence[Any], str], ...] = ((methods, "method"), (seeds, "seed"))
+    for items, what in named:
+        if not items:
+            raise FedapmError(f"a comparison needs at least one {what}.")
+        if len(set(items)) != len(items):
+            raise FedapmError(f"a {what} is named twice in the comparison.")
+    _check(methods, layers)
+    return [
+        build.resolve(*method_layers(name, layers), {"engine": {"seed": seed}}) for name in methods for seed in seeds
+    ]
+
+
+def method_layers(name: str, layers: Sequence[Mapping[str, Any]]) -> list[Tables]:
+    """What layers of settings say to one method: of each what is for all, then the method's own, as ``[fedapm]``."""
+    known = hyperparameters(method(name))
+    found: list[Tables] = []
+    for layer in layers:
+        common = {k: v for k, v in layer.items() if k != "algorithm" and k not in METHODS | PRESETS}
+        shared = {k: v for k, v in layer.get("algorithm", {}).items() if k in known}
+        own = dict(layer.get(name, {}))
+        nested = {table: own.pop(table) for table in NESTED if table in own}
+        found += [common, {**nested, "algorithm": {"name": name, **shared, **own}}]
+    return found
+
+
+def laid(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Layers as one, later ones winning key by key at any depth."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            below = result.get(key)
+            both = isinstance(value, Mapping) and isinstance(below, Mapping)
+            result[key] = laid(below, value) if both and below is not None else value
+    return result
+
+
+def _check(methods: Sequence[str], layers: Sequence[Mapping[str, Any]]) -> None:
+    known = {field for name in methods for field in hyperparameters(method(name))}
+    for layer in layers:
+        for name in ("algorithm", *METHODS, *PRESETS):
+            if not isinstance(layer.get(name, {}), Mapping):
+                raise FedapmError(f"{name!r} should be a table, as in [{name}].")
+        for field_ in layer.get("algorithm", {}):
+            if field_ != "name" and field_ not in known:
+                raise FedapmError(
+                    f"unknown setting 'algorithm.{field_}' of {', '.join(methods)}; {did_you_mean(field_, known)}"
+                )
+        for name in methods:
+            _check_own(name, layer.get(name, {}))
+
+
+def _check_own(name: str, own: Mapping[str, Any]) -> None:
+    """A method's own tables, so that what is wrong in them is named as it stands there."""
+    kind = method(name)
+    known = {*hyperparameters(kind), *NESTED}
+    for key in own:
+        if key not in known:
+            raise FedapmError(f"unknown setting '{name}.{key}' of {name}; {did_you_mean(key, known)}")
+    if hyper := {k: v for k, v in own.items() if k not in NESTED}:
+        validated(kind, name, hyper)
+    for table in (table for table in NESTED if table in own):
+        if not isinstance(own[table], Mapping):
+            raise FedapmError(f"'{name}.{table}' should be a table, as in [{name}.{table}].")
+        validated(NESTED[table], f"{name}.{table}", own[table])
+
+
+def parse_targets(texts: Sequence[str]) -> dict[str, float]:
+    """Levels to reach, each given as ``metric=value``."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise FedapmError(f"--target takes metric=value, such as accuracy=0.62, not {text!r}.")
+        if name not in SCORES:
+            raise FedapmError(f"unknown metric {name!r} in --target {text}; {did_you_mean(name, SCORES)}")
+        if name in found:
+            raise FedapmError(f"--target names {name} twice; give it one value.")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = math.nan
+        if not math.isfinite(found[name]):
+            raise FedapmError(f"--target {text}: {value!r} is not a number.")
+    return found
+
+
+@dataclass(frozen=True)
+class About:
+    """What a comparison is for, apart from its runs: compare.json, which reports read."""
+
+    methods: Sequence[str]
+    seeds: Sequence[int]
+    targets: Mapping[str, float] = field(default_factory=dict)
+    tuned: Mapping[str, Any] | None = None
+    """Where tuned settings came from: the file's name, its digest, and the methods it was used for."""
+
+    def over(self, folder: Path) -> dict[str, Any]:
+        """What compare.json should say, given what it says already: a comparison may grow."""
+        old = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
+        before = old.get("tuned")
+        if before and self.tuned and before.get("sha256") != self.tuned["sha256"]:
+            raise FedapmError(f"{folder} was compared with other tuned settings; compare into another folder.")
+        tuned = dict(self.tuned or before or {})
+        if before and self.tuned:
+            tuned["methods"] = _union(before.get("methods", []), self.tuned["methods"])
+        return {
+            "targets": dict(self.targets or old.get("targets", {})),
+            "tuned": tuned or None,
+            "methods": _union(old.get("methods", []), self.methods),
+            "seeds": _union(old.get("seeds", []), self.seeds),
+        }
+
+
+def _union(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    return list(dict.fromkeys([*old, *new]))
+
+
+def run_all(
+    experiments: Sequence[Experiment],
+    out: Path,
+    *,
+    show: bool,
+    warn: Warn,
+    observers: Sequence[Follow] = (),
+    about: About | None = None,
+) -> list[Path]:
+    """Run what is not finished yet; a run that was cut off goes on where it stopped."""
+    noted = about.over(out) if about is not None else None
+    clients = build.federation(experiments[0].data)
+    prepared: list[tuple[Path, Plan]] = []
+    for settings in experiments:
+        folder = run_folder(out, settings.algorithm.name, settings.engine.seed)
+        prepared.append((folder, build.plan(settings, clients)))
+    finished = [is_run(folder) and load_run(folder).complete for folder, _ in prepared]
+    for (folder, plan), done in zip(prepared, finished, strict=True):
+        if done:
+            _check_same(folder, plan)
+    for (folder, plan), done in zip(prepared, finished, strict=True):
+        if not done:
+            try:
+                execute(plan, folder, resume=True, show=show, warn=warn, observers=observers)
+            except Diverged as error:
+                warn(f"{error} The comparison goes on without this run.")
+        # not before there is a run: a comparison that is refused leaves nothing behind
+        if noted is not None:
+            write_json(out / ABOUT, noted)
+    return [folder for folder, _ in prepared]
+
+
+def _check_same(folder: Path, plan: Plan) -> None:
+    changed = {*differences(tomllib.loads(load_run(folder).config), plan.settings)} - WITHOUT_EFFECT
+    if changed:
+        raise FedapmError(
+            f"{folder} was run with other settings ({', '.join(sorted(changed))}); compare into another folder."
+        )

@@ -1,0 +1,197 @@
+"""Paper: everything the paper shows about one data set, one step after the other, each in a folder of its own.
+
+First every method is tuned on validation data with the same budget, then all are compared on test data with what was
+found, then ρ and the share of selected clients are varied. Whatever is there already is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedapm import tuning
+from fedapm.algorithms import METHODS, FedAPM
+from fedapm.errors import FedapmError, did_you_mean
+from fedapm.experiments import compare, sweep
+from fedapm.experiments.run import Warn
+from fedapm.experiments.vary import Axis
+from fedapm.report import write_report
+from fedapm.report.card import write_card
+from fedapm.report.paper.page import write_paper_report
+from fedapm.report.sweep.runs import write_sweep_report
+from fedapm.runs.files import read_json, write_json
+from fedapm.runs.sessions import session
+
+ABOUT = "paper.json"
+TUNE, COMPARE, RHO, FRACTION = "tune", "compare", "rho", "fraction"
+
+SIX = ("fedapm", "fedalt", "fedsim", "fedavg", "fedprox", "local")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    methods: tuple[str, ...] = SIX
+    trials: int = 6
+    """Trials of each method in the search."""
+    tune_rounds: int = 15
+    space: str = "wide"
+    rounds: int = 50
+    """Rounds of the comparison."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    sweep_rounds: int = 30
+    sweep_seeds: tuple[int, ...] = (0, 1)
+    rhos: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3)
+    """ρ in per-client units, by which the drift is varied."""
+    fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)
+
+    def runs(self) -> dict[str, int]:
+        """The number of runs of each step, for those who want to know how long it will take."""
+        both = len([m for m in self.methods if m in ("fedapm", "fedalt")])
+        return {
+            TUNE: len(self.methods) * self.trials,
+            COMPARE: len(self.methods) * len(self.seeds),
+            RHO: len(self.rhos) * len(self.sweep_seeds) if "fedapm" in self.methods else 0,
+            FRACTION: both * len(self.fractions) * len(self.sweep_seeds),
+        }
+
+
+BRIEF = Scale(
+    trials=3,
+    tune_rounds=4,
+    rounds=10,
+    seeds=(0, 1),
+    sweep_rounds=5,
+    sweep_seeds=(0,),
+    rhos=(0.01, 0.03, 0.1, 0.3),
+    fractions=(0.1, 0.3, 0.5),
+)
+"""For data sets whose rounds take seconds: about half an hour on two cores."""
+
+FULL = Scale(
+    methods=tuple(METHODS),
+    trials=20,
+    tune_rounds=100,
+    rounds=300,
+    seeds=(0, 1, 2, 3, 4),
+    sweep_rounds=300,
+    sweep_seeds=(0, 1, 2),
+    rhos=(0.003, 0.01, 0.02, 0.03, 0.1, 0.2, 0.4, 1.0, 2.0),
+)
+"""The paper's rounds and its values of ρ, which for 20 clients are 0.02, 0.2, 0.4, 1 and 2 here, and smaller ones."""
+
+LIGHT = ("digits",)
+
+
+def scale(name: str, data: str) -> Scale:
+    """The scale of that name for a data set."""
+    if name == "small":
+        return Scale() if data in LIGHT else BRIEF
+    if name == "full":
+        return FULL
+    raise FedapmError(f"unknown scale {name!r}; {did_you_mean(name, ('small', 'full'))}")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One data set's share of the paper, in a folder."""
+
+    out: Path
+    scale: Scale
+    layers: Sequence[Mapping[str, Any]]
+    workers: int | None
+    command: str | None
+    warn: Warn
+    tell: Warn
+
+    def run(self, about: Mapping[str, Any]) -> Path:
+        """Do what is not done yet and write the report."""
+        self._begin(about)
+        with session(self.out):
+            steps = [self._tune, self._compare, self._sweep_rho, self._sweep_fraction]
+            for number, (step, (name, runs)) in enumerate(zip(steps, self.scale.runs().items(), strict=True), start=1):
+                if runs:
+                    self.tell(f"Step {number} of {len(steps)}: {name}, {runs} runs")
+                    step()
+        write_card(self.out, self.command)
+        return write_paper_report(self.out)
+
+    def _begin(self, about: Mapping[str, Any]) -> None:
+        asked = {"scale": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.scale).items()}, **about}
+        path = self.out / ABOUT
+        if path.is_file():
+            before = read_json(path)
+            changed = sorted(k for k in {*before, *asked} if before.get(k) != asked.get(k))
+            if changed:
+                raise FedapmError(f"{self.out} was begun with other {', '.join(changed)}; use another folder.")
+            return
+        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise FedapmError(f"{self.out} is not empty and not from fedapm paper; use another folder.")
+        # refuse what is wrong before anything is left behind
+        compare.plans(self.scale.methods, self.scale.seeds, *self.layers)
+        write_json(path, asked)
+
+    def _tune(self) -> None:
+        options = tuning.Options(trials=self.scale.trials, rounds=self.scale.tune_rounds, space=self.scale.space)
+        tuning.tune(
+            self.scale.methods, self.out / TUNE, *self.layers, options=options, workers=self.workers, warn=self.warn
+        )
+
+    def _tuned(self, methods: Sequence[str]) -> tuple[list[str], Mapping[str, Any], Mapping[str, Any] | None]:
+        """The methods that have tuned settings: one whose trials all diverged is left out, and was named."""
+        there = tuning.load_tuned(self.out / TUNE)
+        known = [name for name in methods if name in there]
+        if not known:
+            raise FedapmError(f"no method in {self.out / TUNE} has tuned settings: every trial diverged.")
+        return known, *tuning.tuned_layer(self.out / TUNE, known)
+
+    def _compare(self) -> None:
+        methods, tuned, noted = self._tuned(self.scale.methods)
+        noted = None if noted is None else {**noted, "file": TUNE}
+        out = self.out / COMPARE
+        layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.rounds}}]
+        runs = compare.plans(methods, self.scale.seeds, *layers)
+        about = compare.About(methods, self.scale.seeds, tuned=noted)
+        compare.run_all(runs, out, show=True, warn=self.warn, about=about)
+        write_report(out)
+        write_card(out)
+
+    def _sweep_rho(self) -> None:
+        self._sweep(RHO, Axis("algorithm.rho", self.scale.rhos), (FedAPM.name,))
+
+    def _sweep_fraction(self) -> None:
+        methods = [name for name in ("fedapm", "fedalt") if name in self.scale.methods]
+        self._sweep(FRACTION, Axis("engine.fraction", self.scale.fractions), methods)
+
+    def _sweep(self, name: str, axis: Axis, methods: Sequence[str]) -> None:
+        known, tuned, _ = self._tuned(methods)
+        out = self.out / name
+        layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.sweep_rounds, "save_models": False}}]
+        runs = sweep.members([axis], known, self.scale.sweep_seeds, *layers)
+        sweep.run_all([axis], runs, out, show=True, warn=self.warn, tell=self.tell)
+        write_sweep_report(out)
+        write_card(out)
+
+
+def adjusted(
+    base: Scale, methods: Sequence[str] | None, seeds: Sequence[int] | None, rounds: int | None, trials: int | None
+) -> Scale:
+    """A scale with some of its numbers replaced by the user's."""
+    made = base
+    if methods is not None:
+        made = replace(made, methods=tuple(methods))
+    if seeds is not None:
+        made = replace(made, seeds=tuple(seeds), sweep_seeds=tuple(seeds[: len(made.sweep_seeds)]))
+    if rounds is not None:
+        made = replace(
+            made,
+            rounds=rounds,
+            tune_rounds=min(made.tune_rounds, rounds),
+            sweep_rounds=min(made.sweep_rounds, rounds),
+        )
+    if trials is not None:
+        made = replace(made, trials=trials)
+    return made

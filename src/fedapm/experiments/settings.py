@@ -1,0 +1,264 @@
+"""An experiment in one TOML file: five tables, every key checked, unknown ones refused by name.
+
+docs/reference/configuration.md lists all of them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import tomli_w
+from pydantic import TypeAdapter, ValidationError
+
+from fedapm.algorithms import FedAPM, method
+from fedapm.core.algorithm import Algorithm
+from fedapm.core.solver import Solver
+from fedapm.core.split import Preset, SplitRule
+from fedapm.errors import FedapmError, closest, did_you_mean
+
+T = TypeVar("T")
+
+_READERS: dict[Any, TypeAdapter[Any]] = {}
+"""Making one takes longer than reading a table with it."""
+Tables = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which data, and how it is dealt out."""
+
+    name: str = "digits"
+    """A data set that `fedapm list data` names."""
+    root: str | None = None
+    """Folder with the data set's published files, for those that are not bundled."""
+    partition: Literal["dirichlet", "natural", "quantity", "shards", "iid", "overlapping"] = "dirichlet"
+    """How samples come to clients: by label skew, whose they are by nature, by size skew, by shards, evenly, or, which
+    is no partition, drawn by each from all, so that one's test sample may be another's training sample."""
+    clients: int | None = None
+    """m, the number of clients; if not given 20, or with the natural partition as many as there are."""
+    concentration: float = 0.5
+    """Dirichlet, overlapping: small means few classes a client. Quantity: small means a few clients have most."""
+    minimum: int = 10
+    """Dirichlet, quantity: fewest samples a client may get. Natural: who has fewer is left out."""
+    shards: int = 2
+    """Shards: how many each client gets."""
+    test_fraction: float = 0.2
+    """Share of each client's samples that is kept for testing."""
+    validation: float = 0.0
+    """Share of each client's training samples that it is judged by instead of its test samples, which are then left
+    aside; 0 judges by the test samples. For choosing settings."""
+    seed: int = 0
+    """Decides the partition, the test split and who lacks what, apart from the run's own seed."""
+    missing: dict[str, float | list[str | int]] = field(default_factory=dict)
+    """Modalities that some clients lack: for each its share of clients, drawn by the seed, or the ids of clients."""
+    image_encoder: str = "efficientnet-lite0"
+    """What turns pictures into features, for data sets that need it: `efficientnet-lite0` or `mobilenet-v2`."""
+    text_encoder: str = "minilm"
+    """What turns text into features, for data sets that need it: `minilm` or `mobilebert`."""
+    cache: str | None = None
+    """Folder where features are kept; `fedapm-features` in the root if not given."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation < 1:
+            raise ValueError(f"data.validation = {self.validation} is not a share from 0 up to 1.")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which network, and which of its parameters are personal."""
+
+    name: str | None = None
+    """A network that `fedapm list models` names; the data set's own if not given."""
+    preset: Preset | None = None
+    """Which named stage is personal; the data set's own if neither this nor patterns are given."""
+    personal: tuple[str, ...] = ()
+    """Patterns of personal parameters."""
+    shared: tuple[str, ...] = ()
+    """Patterns of shared parameters."""
+    frozen: tuple[str, ...] = ()
+    """Patterns of parameters that are neither trained nor sent."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the network."""
+
+    @property
+    def rule(self) -> SplitRule:
+        """The rule that splits the network."""
+        return SplitRule(self.preset, self.personal, self.shared, self.frozen)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How long, with whom, and how often to look and to save."""
+
+    rounds: int = 50
+    """T, the number of rounds."""
+    seed: int = 0
+    """Decides the start, the selection of clients and the order of batches."""
+    fraction: float = 0.3
+    """Share of clients in a round."""
+    count: int | None = None
+    """Number of clients in a round, instead of a share."""
+    evaluate_every: int = 1
+    """Rounds between evaluations; the first and last round are always evaluated."""
+    checkpoint_every: int = 10
+    """Rounds between checkpoints; 0 saves only when the run stops."""
+    save_models: bool = True
+    """Whether every client's model is written when the run is complete."""
+    stationarity: bool = False
+    """Whether to record how far FedAPM is from a stationary point (a full gradient of every client)."""
+    weights: Literal["uniform", "samples"] = "uniform"
+    """α_i: every client the same, or by its number of samples."""
+    units: Literal["client", "paper"] = "client"
+    """Whether hyperparameters are meant for m·α_i·f_i or for α_i·f_i."""
+    device: str = "cpu"
+    """Where to compute, such as "cpu" or "cuda"."""
+    engine: Literal["auto", "sequential", "vectorised", "processes"] = "auto"
+    """How clients are run: one by one, side by side in one program, in worker processes, or what suits the run."""
+    workers: int | None = None
+    """Worker processes; as many as there are processors if not given."""
+    store: Literal["auto", "memory", "mapped"] = "auto"
+    """Where clients' states are kept between rounds: in memory, in files, or in files if they are large."""
+
+    def __post_init__(self) -> None:
+        for name, least in {"rounds": 1, "evaluate_every": 1, "checkpoint_every": 0, "workers": 1}.items():
+            if getattr(self, name) is not None and getattr(self, name) < least:
+                raise ValueError(f"engine.{name} = {getattr(self, name)} must be at least {least}.")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run depends on."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    algorithm: Algorithm = field(default_factory=FedAPM)
+    solver: Solver = field(default_factory=Solver)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Any]) -> Experiment:
+        """Check tables of settings, as a TOML file gives them."""
+        known = [f.name for f in fields(cls)]
+        for name, table in tables.items():
+            if name not in known:
+                raise FedapmError(f"unknown table [{name}]; {did_you_mean(name, known)}")
+            if not isinstance(table, Mapping):
+                raise FedapmError(f"{name!r} should be a table, as in [{name}].")
+        algorithm = dict(tables.get("algorithm", {}))
+        kind = method(str(algorithm.pop("name", FedAPM.name)))
+        return cls(
+            validated(DataSettings, "data", tables.get("data", {})),
+            validated(ModelSettings, "model", tables.get("model", {})),
+            validated(kind, "algorithm", algorithm),
+            validated(Solver, "solver", tables.get("solver", {})),
+            validated(EngineSettings, "engine", tables.get("engine", {})),
+        )
+
+    def tables(self) -> Tables:
+        """The settings as tables, with every default filled in and nothing that is not set."""
+        made = {f.name: plain(asdict(getattr(self, f.name))) for f in fields(self)}
+        made["algorithm"] = {"name": self.algorithm.name} | made["algorithm"]
+        return made
+
+    def toml(self) -> str:
+        """The settings as a TOML file."""
+        return tomli_w.dumps(self.tables())
+
+
+def read_toml(path: Path) -> Tables:
+    """The tables of an experiment file."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise FedapmError(f"{path} does not exist.") from None
+    except IsADirectoryError:
+        raise FedapmError(f"{path} is a folder; give the experiment's TOML file.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FedapmError(f"{path} is not valid TOML: {error}.") from None
+
+
+def merged(*layers: Mapping[str, Any]) -> Tables:
+    """Tables laid over each other; later ones win. A change of method leaves the old one's settings behind."""
+    result: Tables = {}
+    for layer in layers:
+        for name, table in layer.items():
+            below = result.get(name, {})
+            if not isinstance(table, Mapping) or not isinstance(below, Mapping):
+                result[name] = table
+                continue
+            if name == "algorithm" and "name" in table and below.get("name", FedAPM.name) != table["name"]:
+                below = {}
+            both = {
+                k: {**below[k], **v}
+                for k, v in table.items()
+                if isinstance(v, Mapping) and isinstance(below.get(k), Mapping)
+            }
+            result[name] = {**below, **table, **both}
+    return result
+
+
+def parse_assignment(text: str) -> Tables:
+    """A setting given as ``table.key=value``; the value is TOML, or else a plain string."""
+    path, equals, value = text.partition("=")
+    table, dot, key = path.strip().partition(".")
+    if not (equals and dot and table and key):
+        raise FedapmError(f"--set takes table.key=value, such as algorithm.rho=0.1, not {text!r}.")
+    try:
+        parsed = tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    *outer, last = key.split(".")
+    inner: Any = {last: parsed}
+    for name in reversed(outer):
+        inner = {name: inner}
+    return {table: inner}
+
+
+def validated(kind: type[T], table: str, values: Mapping[str, Any]) -> T:
+    """Settings of one table as their dataclass, or one line that says which key is wrong and why."""
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            of = f" of {kind.name}" if issubclass(kind, Algorithm) else ""
+            near = closest(name, known)
+            hint = " or ".join(f"'{n}'" for n in near) if near else "one of " + ", ".join(known or ["(nothing)"])
+            raise FedapmError(f"unknown setting '{table}.{name}'{of}; did you mean {hint}?")
+    try:
+        return _reader(kind).validate_python(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = str(first["msg"])
+        if first["type"] == "value_error":
+            raise FedapmError(message.removeprefix("Value error, ")) from None
+        where = ".".join([table, *(str(part) for part in first["loc"])])
+        raise FedapmError(f"{where} = {first['input']!r}: {message[0].lower()}{message[1:]}.") from None
+
+
+def _reader(kind: type[T]) -> TypeAdapter[T]:
+    if kind not in _READERS:
+        _READERS[kind] = TypeAdapter(kind)
+    return _READERS[kind]
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The settings in which two experiments differ, as ``table.key``."""
+    return [
+        f"{table}.{key}"
+        for table in sorted({*old, *new})
+        for key in sorted({*old.get(table, {}), *new.get(table, {})})
+        if old.get(table, {}).get(key) != new.get(table, {}).get(key)
+    ]
+
+
+def plain(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table as TOML can hold it: without what is not set, and with lists for tuples."""
+    return {
+        k: plain(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v
+        for k, v in table.items()
+        if v is not None
+    }

@@ -1,0 +1,176 @@
+"""Sweep: the same experiment at several values of one setting or more, each run in a folder of its own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedapm.data import Federation
+from fedapm.errors import Diverged, FedapmError
+from fedapm.experiments import build
+from fedapm.experiments.compare import plans, run_folder
+from fedapm.experiments.run import Follow, Warn, execute
+from fedapm.experiments.settings import DataSettings, Experiment, differences
+from fedapm.experiments.vary import Axis, value_text
+from fedapm.report.sweep.runs import SWEEP
+from fedapm.runs.files import read_json, write_json
+from fedapm.runs.records import WITHOUT_EFFECT, is_run, load_run
+
+MANY = 100
+"""Runs from which on a sweep is likely to be larger than it was meant to be."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a sweep, and the values at which it stands; a setting its method does not have is not among them."""
+
+    settings: Experiment
+    values: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies below the sweep's folder."""
+        return self.place(Path())
+
+    def place(self, out: Path) -> Path:
+        """Where it lies in a sweep: a folder for each value, then as in a comparison."""
+        parts = [f"{setting}={value_text(value)}" for setting, value in self.values.items()]
+        return run_folder(out.joinpath(*parts), self.settings.algorithm.name, self.settings.engine.seed)
+
+    @property
+    def title(self) -> str:
+        """What to call it while it runs."""
+        at = "".join(f"{setting} = {value_text(value)}, " for setting, value in self.values.items())
+        return f"{at}{self.settings.algorithm.label}, seed {self.settings.engine.seed}"
+
+
+def members(
+    axes: Sequence[Axis], methods: Sequence[str], seeds: Sequence[int], *layers: Mapping[str, Any]
+) -> list[Member]:
+    """Every run of a sweep, checked before the first one starts: all combinations of values, methods and seeds.
+
+    What is varied is the last layer and so wins over a method's own tables too; otherwise it would not vary.
+    """
+    _check(axes, methods)
+    found: dict[Path, Member] = {}
+    for combination in itertools.product(*(axis.values for axis in axes)):
+        chosen = list(zip(axes, combination, strict=True))
+        for settings in plans(methods, seeds, *layers, *(axis.layer(value) for axis, value in chosen)):
+            name = settings.algorithm.name
+            if settings.engine.count is not None and any(axis.setting == "engine.fraction" for axis in axes):
+                raise FedapmError("engine.count is set, so engine.fraction has no effect; vary engine.count instead.")
+            member = Member(settings, {axis.setting: value for axis, value in chosen if axis.concerns(name)})
+            found.setdefault(member.folder, member)
+    _check_distinct(list(found.values()))
+    return list(found.values())
+
+
+def run_all(
+    axes: Sequence[Axis],
+    runs: Sequence[Member],
+    out: Path,
+    *,
+    show: bool,
+    warn: Warn,
+    tell: Warn,
+    observers: Sequence[Follow] = (),
+) -> list[Path]:
+    """Run what is not finished yet; a run that was cut off goes on, one that diverges does not stop the others."""
+    if len(runs) > MANY:
+        warn(f"this sweep has {len(runs)} runs; Ctrl-C stops it, and the same command goes on from there.")
+    record = _record(axes, runs, out)
+    settled = [_settled(run.place(out), run.settings) for run in runs]
+    clients = _last_used(build.federation)
+    tried: set[Path] = set()
+    for run, done in zip(runs, settled, strict=True):
+        # what is wrong with a run is wrong with it in every seed
+        if not done and run.folder.parent not in tried:
+            tried.add(run.folder.parent)
+            plan = build.plan(run.settings, clients(run.settings.data))
+            plan.schedule.sampling.size(len(plan.problem))
+    write_json(out / SWEEP, record)
+    for number, (run, done) in enumerate(zip(runs, settled, strict=True), start=1):
+        if done:
+            continue
+        tell(f"Run {number} of {len(runs)}: {run.title}")
+        try:
+            plan = build.plan(run.settings, clients(run.settings.data))
+            execute(plan, run.place(out), resume=True, show=show, warn=warn, observers=observers)
+        except Diverged as error:
+            warn(f"{error} The sweep goes on without this run.")
+    return [run.place(out) for run in runs]
+
+
+def _check(axes: Sequence[Axis], methods: Sequence[str]) -> None:
+    if not axes:
+        raise FedapmError("a sweep needs something to vary, as in --vary algorithm.rho=0.01,0.1.")
+    names = [axis.setting for axis in axes]
+    for axis in axes:
+        if names.count(axis.setting) > 1:
+            raise FedapmError(f"{axis.setting} is varied twice; give all its values in one --vary.")
+        if not axis.common and not any(axis.concerns(name) for name in methods):
+            raise FedapmError(f"{axis.setting} is varied, but {axis.table} is not among the methods of the sweep.")
+
+
+def _check_distinct(runs: Sequence[Member]) -> None:
+    seen: dict[str, Member] = {}
+    for run in runs:
+        other = seen.setdefault(json.dumps(run.settings.tables(), sort_keys=True, default=str), run)
+        if other is not run:
+            raise FedapmError(f"{other.folder} and {run.folder} would be the same run; vary something that differs.")
+
+
+def _settled(folder: Path, settings: Experiment) -> bool:
+    """Whether there is nothing left to do: the run is complete, or it diverged, which it would do again."""
+    if not is_run(folder):
+        return False
+    run = load_run(folder)
+    if not run.complete and run.info.get("status") != "diverged":
+        return False
+    changed = {*differences(tomllib.loads(run.config), settings.tables())} - WITHOUT_EFFECT
+    if changed:
+        raise FedapmError(
+            f"{folder} was run with other settings ({', '.join(sorted(changed))}); sweep into another folder."
+        )
+    return True
+
+
+def _record(axes: Sequence[Axis], runs: Sequence[Member], out: Path) -> dict[str, Any]:
+    """What was varied and where each run lies; a sweep with more values, methods or seeds is added to what is there."""
+    vary = {axis.setting: list(axis.values) for axis in axes}
+    rows = {run.folder.as_posix(): dict(run.values) for run in runs}
+    if (out / SWEEP).is_file():
+        before = read_json(out / SWEEP)
+        if not isinstance(before.get("vary"), dict) or not isinstance(before.get("runs"), dict):
+            raise FedapmError(f"{out / SWEEP} is not the record of a sweep; use another folder.")
+        if list(before["vary"]) != list(vary):
+            raise FedapmError(
+                f"{out} holds a sweep over {', '.join(before['vary'])}, not over {', '.join(vary)}; use another folder."
+            )
+        vary = {name: _united(before["vary"][name], values) for name, values in vary.items()}
+        rows = before["runs"] | rows
+    return {"vary": vary, "runs": rows}
+
+
+def _united(before: Any, values: list[Any]) -> list[Any]:
+    found = {value_text(value): value for value in [*(before if isinstance(before, list) else []), *values]}
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in found.values())
+    return sorted(found.values()) if numbers else list(found.values())
+
+
+def _last_used(make: Callable[[DataSettings], Federation]) -> Callable[[DataSettings], Federation]:
+    """Clients made once for all runs with the same data in a row; only one federation is in memory at a time."""
+    kept: list[tuple[DataSettings, Federation]] = []
+
+    def get(data: DataSettings) -> Federation:
+        if not kept or kept[0][0] != data:
+            kept.clear()
+            kept.append((data, make(data)))
+        return kept[0][1]
+
+    return get

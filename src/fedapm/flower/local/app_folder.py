@@ -1,0 +1,52 @@
+"""The app folder that ``flwr run`` takes: an experiment file, and a module that makes the two apps from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedapm.runs.files import write_atomic
+from fedapm.version import __version__
+
+MODULE = '''"""The two apps of this experiment. For data or a network of your own, give them to the functions below."""
+
+from pathlib import Path
+
+from fedapm.flower import client_app, server_app
+
+server = server_app(Path(__file__).with_name("experiment.toml"))
+client = client_app()
+'''
+
+
+def project(out: str) -> dict[str, Any]:
+    """The app's pyproject.toml; ``out`` is where the server writes the run."""
+    return {
+        "project": {
+            "name": "fedapm-app",
+            "version": __version__,
+            "description": "An experiment of fedapm on Flower",
+            "license": "Apache-2.0",
+            "dependencies": ["fedapm[flower]"],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "fedapm",
+                    "components": {"serverapp": "fedapm_app:server", "clientapp": "fedapm_app:client"},
+                    "config": {"out": out},
+                }
+            }
+        },
+    }
+
+
+def write_app(folder: Path, tables: Mapping[str, Any], out: Path) -> Path:
+    """Write the app folder of an experiment."""
+    write_atomic(folder / "pyproject.toml", tomli_w.dumps(project(str(out))))
+    write_atomic(folder / "fedapm_app.py", MODULE)
+    write_atomic(folder / "experiment.toml", tomli_w.dumps(tables))
+    return folder

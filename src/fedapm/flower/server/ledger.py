@@ -1,0 +1,95 @@
+"""Ledger: what the server remembers of clients. Not their states, only which of their answers it has accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from fedapm.errors import FedapmError
+from fedapm.flower.client.versions import FRESH, round_of
+from fedapm.flower.problem import Outline
+from fedapm.simulation.engines.base import Undo
+from fedapm.simulation.stores.base import Kept
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of one client."""
+
+    accepted: str = FRESH
+    """The version of the last answer that was accepted."""
+    contribution: str = ""
+    """The file of the sum of its changes, where the server keeps it."""
+
+
+@dataclass
+class Ledger:
+    """The population of a run, and where each client stands. It takes the place of the clients' store."""
+
+    run: str
+    outlines: dict[str, Outline]
+    """Every client's outline by its id, in the order of every list."""
+    start: str
+    """The digest of u⁰."""
+    round: int = 0
+    entries: dict[int, Entry] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.outlines)
+
+    @property
+    def ids(self) -> list[str]:
+        """The clients' ids, in order."""
+        return list(self.outlines)
+
+    def entry(self, client: int) -> Entry:
+        """Where a client stands."""
+        return self.entries.get(client, Entry())
+
+    def settle(self, round: int, changes: Mapping[int, Entry]) -> Undo:
+        """Put a round's changes in place; the result takes them back."""
+        before, entries = self.round, self.entries
+        self.round, self.entries = round, {**entries, **changes}
+
+        def undo() -> None:
+            self.round, self.entries = before, entries
+
+        return undo
+
+    def note(self) -> dict[str, Any]:
+        """The ledger as a checkpoint holds it."""
+        return {
+            "run": self.run,
+            "start": self.start,
+            "round": self.round,
+            "clients": {client: outline.note() for client, outline in self.outlines.items()},
+            "entries": {str(k): [e.accepted, e.contribution] for k, e in sorted(self.entries.items())},
+        }
+
+    @classmethod
+    def read(cls, note: Mapping[str, Any]) -> Ledger:
+        """The inverse of :meth:`note`."""
+        entries = {int(k): Entry(str(accepted), str(kept)) for k, (accepted, kept) in note["entries"].items()}
+        for entry in entries.values():
+            round_of(entry.accepted)
+        outlines = {str(client): Outline.read(outline) for client, outline in note["clients"].items()}
+        return cls(str(note["run"]), outlines, str(note["start"]), int(note["round"]), entries)
+
+    # what follows makes it the store of a loop whose clients' states are elsewhere
+
+    def get(self, client: int) -> Kept:
+        """Nobody's state is here."""
+        self._elsewhere(client)
+
+    def commit(self, updates: Mapping[int, Kept]) -> None:
+        """Nobody's state is here."""
+        for client in updates:
+            self._elsewhere(client)
+
+    def touched(self) -> Iterator[tuple[int, Kept]]:
+        """Nobody's state is here."""
+        return iter(())
+
+    def _elsewhere(self, client: int) -> NoReturn:
+        raise FedapmError(f"the state of client {self.ids[client]} is on its own node; the server has no copy.")

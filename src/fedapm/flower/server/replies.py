@@ -1,0 +1,148 @@
+"""Replies: a client's answer in a round, taken apart and checked before anything of it counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedapm.core.algorithm import Upload
+from fedapm.core.metrics import Score
+from fedapm.core.solver import Solved
+from fedapm.core.vec import Vec
+from fedapm.errors import FedapmError
+from fedapm.flower.problem import Template
+from fedapm.flower.transport import codec
+
+SCORES = ("accuracy", "f1", "auc", "train_loss", "test_loss")
+LOSSES = ("train_loss", "test_loss")
+
+
+class Stale(FedapmError):
+    """An answer to something that was asked before; it is as if it had never come."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A client's finished round, as far as the server may know it."""
+
+    upload: Upload
+    log: list[Solved]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client says to one announcement."""
+
+    scores: dict[str, dict[str, Score]] | None = None
+    drift: list[float] | None = None
+    trained: Trained | None = None
+    bad: str | None = None
+    """Why its training does not count, where it does not."""
+    diverged: bool = False
+    """Whether that is because it came out infinite or as no number."""
+    lost: str | None = None
+    """What it has instead of the state the server means, in words."""
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an answer must look like."""
+
+    run: str
+    token: str
+    client: str
+    round: int | None
+    """The round it was to train in; None where it was only to evaluate."""
+    evaluated: bool
+    template: Template
+    views: Sequence[str]
+    names: Sequence[str]
+
+
+def read(note: codec.Note, tensors: codec.Tensors, expected: Expected) -> Answer:
+    """A client's answer, or one line that says what is wrong with it."""
+    for key, value in (("run", expected.run), ("token", expected.token)):
+        if note.get(key) != value:
+            raise Stale(f"its answer is to another announcement ({key} {note.get(key)!r}).")
+    if "refused" in note:
+        raise FedapmError(str(note["refused"]))
+    if note.get("client") != expected.client:
+        raise FedapmError(f"it answers as client {note.get('client')!r}.")
+    remarks = tuple(str(text) for text in note.get("remarks", ()))
+    if "lost" in note:
+        has = ", ".join(map(str, note.get("has", ()))) or "nothing"
+        return Answer(lost=f"the server accepted version {note['lost']}, it has {has}", remarks=remarks)
+    scores = _scores(note.get("scores"), expected) if expected.evaluated else None
+    drift = _numbers(note.get("drift")) if expected.evaluated and note.get("drift") is not None else None
+    if expected.round is None:
+        return Answer(scores, drift, remarks=remarks)
+    trained = note.get("trained")
+    if isinstance(trained, Mapping) and trained.get("finite") is False:
+        return Answer(scores, drift, bad="its update is not finite", diverged=True, remarks=remarks)
+    try:
+        return Answer(scores, drift, _trained(trained, tensors, expected), remarks=remarks)
+    except _NotFinite:
+        return Answer(scores, drift, bad="its update is not finite", diverged=True, remarks=remarks)
+    except FedapmError as error:
+        return Answer(scores, drift, bad=str(error), remarks=remarks)
+
+
+class _NotFinite(Exception):
+    """An update that is no number."""
+
+
+def _trained(note: Any, tensors: codec.Tensors, expected: Expected) -> Trained:
+    if not isinstance(note, Mapping) or note.get("round") != expected.round:
+        raise FedapmError(f"it has no result of round {expected.round}.")
+    sums = {}
+    names = note.get("sums")
+    if not isinstance(names, Mapping) or set(names) != set(expected.template):
+        raise FedapmError(f"its upload holds {_listed(names)}, not {_listed(expected.template)}.")
+    for name, parts in expected.template.items():
+        found = {n.removeprefix(f"sums/{name}/"): t for n, t in tensors.items() if n.startswith(f"sums/{name}/")}
+        for odd in sorted(set(found) ^ set(parts)):
+            raise FedapmError(f"its {name} {'lacks' if odd in parts else 'also holds'} {odd!r}.")
+        for part, (shape, dtype) in parts.items():
+            if tuple(found[part].shape) != shape or found[part].dtype != dtype:
+                there = f"{tuple(found[part].shape)} and {found[part].dtype}"
+                raise FedapmError(f"its {name} has {part!r} of shape {there}, not {shape} and {dtype}.")
+        sums[name] = Vec({part: found[part] for part in parts})
+    if len(tensors) != sum(map(len, expected.template.values())):
+        raise FedapmError("its upload holds tensors that belong to no sum.")
+    try:
+        upload = Upload(sums, float(note["weight"]))
+        log = [Solved(**solved) for solved in note["log"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FedapmError(f"its upload is not complete ({error}).") from None
+    if not upload.is_finite():
+        raise _NotFinite
+    if upload.weight < 0:
+        raise FedapmError(f"its weight {upload.weight} is negative.")
+    return Trained(upload, log)
+
+
+def _scores(note: Any, expected: Expected) -> dict[str, dict[str, Score]] | None:
+    if not isinstance(note, Mapping) or set(note) != set(expected.views):
+        return None
+    found: dict[str, dict[str, Score]] = {}
+    for view in expected.views:
+        row = note[view]
+        if not isinstance(row, Mapping) or set(row) != set(expected.names):
+            return None
+        if not all(v is None or isinstance(v, int | float) for v in row.values()):
+            return None
+        found[view] = {name: None if row[name] is None else float(row[name]) for name in expected.names}
+    return found
+
+
+def _numbers(note: Any) -> list[float] | None:
+    if not isinstance(note, list) or not all(isinstance(v, int | float) and math.isfinite(v) for v in note):
+        return None
+    return [float(v) for v in note]
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(str, names)) or "nothing" if isinstance(names, Mapping) else "no sums"

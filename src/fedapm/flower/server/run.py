@@ -1,0 +1,237 @@
+"""Serve: one run on Flower from the server's side, from the roll call to the last round."""
+
+from __future__ import annotations
+
+import tomllib
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from filelock import Timeout
+
+from fedapm.core.network import Loss
+from fedapm.errors import FedapmError
+from fedapm.experiments import build
+from fedapm.experiments.run import Plan
+from fedapm.experiments.settings import differences
+from fedapm.flower.local.lock import lock_of
+from fedapm.flower.problem import Outline, server_problem, template
+from fedapm.flower.server.checkpoint import Keeper, Saved
+from fedapm.flower.server.contributions import Contributions
+from fedapm.flower.server.engine import GridEngine
+from fedapm.flower.server.exchange import Event, Gatherer
+from fedapm.flower.server.ledger import Ledger
+from fedapm.flower.server.log import Lines
+from fedapm.flower.server.loop import Rounds
+from fedapm.flower.server.node_registry import Roll
+from fedapm.flower.server.readmission import requested
+from fedapm.flower.server.replies import LOSSES, SCORES
+from fedapm.flower.settings import Deployment
+from fedapm.flower.transport import codec
+from fedapm.flower.transport.traffic import MESSAGES, MessageLog
+from fedapm.flower.transport.transport import Link
+from fedapm.runs.files import read_json, remove_leftovers, write_atomic, write_json
+from fedapm.runs.records import (
+    CHECKPOINTS,
+    CONFIG,
+    ENGINE,
+    INFO,
+    ROUNDS,
+    TIMINGS,
+    WITHOUT_EFFECT,
+    JsonLines,
+    is_run,
+    load_run,
+)
+from fedapm.simulation.callbacks import Remarks, RunFolder
+from fedapm.simulation.loop import Observer, Progress
+from fedapm.simulation.problem import Model, Problem
+
+CONTRIBUTIONS, EVENTS = "contributions", "events.jsonl"
+Tell = Callable[[str], None]
+
+
+def serve(
+    link: Link, deployment: Deployment, out: Path, tell: Tell, model: Model | None = None, loss: Loss | None = None
+) -> None:
+    """Run an experiment to its end in a folder; a run that is there goes on, and a complete one is left as it is."""
+    with _alone(out):
+        if is_run(out):
+            _check_same(out, deployment)
+            if load_run(out).complete and len(load_run(out).rounds) > deployment.experiment.engine.rounds:
+                tell(f"{out} is complete already.")
+                return
+            remove_leftovers(out)
+        elif out.is_dir() and any(out.iterdir()):
+            raise FedapmError(f"{out} is not empty; choose another folder.")
+        Server(link, deployment, out, tell, model, loss).run()
+
+
+class Server:
+    """One process's part in a run."""
+
+    def __init__(
+        self, link: Link, deployment: Deployment, out: Path, tell: Tell, model: Model | None, loss: Loss | None
+    ) -> None:
+        self.link, self.deployment, self.out, self.tell = link, deployment, out, tell
+        self.model, self.loss = model, loss
+        self.experiment, self.flower = deployment.experiment, deployment.flower
+        self.events = JsonLines(out / EVENTS)
+        names = self.experiment.algorithm.remembers
+        kept = bool(names) and self.flower.keep_contributions
+        self.contributions = Contributions(out / CONTRIBUTIONS, names or ()) if kept else None
+        self.keeper = Keeper(out / CHECKPOINTS, self.contributions)
+
+    def run(self) -> None:
+        """From the roll call to the end."""
+        saved = self.keeper.load(self.tell) if is_run(self.out) else None
+        run = saved.ledger.run if saved is not None else uuid.uuid4().hex
+        roll = Roll(self.deployment, run, self.tell)
+        roll.call(self.link, self.flower.wait, lambda called: not called.absent)
+        outlines = self._population(roll, saved)
+        problem = server_problem(self.experiment, outlines, self.model, self.loss)
+        ledger = saved.ledger if saved is not None else Ledger(run, outlines, codec.digest(problem.u0))
+        if ledger.start != codec.digest(problem.u0):
+            raise FedapmError(
+                f"the shared parameters start from other values than when {self.out} began; go on with the same "
+                "versions of torch and of the app."
+            )
+        loop, folder = self._loop(problem, ledger, roll)
+        progress = self._go_on(loop, saved) if saved is not None else self._begin(loop)
+        folder.finish(progress, "complete")
+
+    def _population(self, roll: Roll, saved: Saved | None) -> dict[str, Outline]:
+        if saved is None:
+            if roll.absent:
+                raise FedapmError(
+                    f"{_few(roll.absent)} did not show up within {self.flower.wait:g} s (flower.wait); start their "
+                    "nodes, and see the SuperNodes' logs."
+                )
+            outlines = {client: roll.outlines[k] for k, client in enumerate(roll.ids)}
+            _check_alike(outlines)
+            return outlines
+        if not roll.nodes:
+            raise FedapmError(f"no client is there after {self.flower.wait:g} s (flower.wait); start their nodes.")
+        for k, outline in roll.outlines.items():
+            if outline != saved.ledger.outlines[roll.ids[k]]:
+                what = "its data has another size or shape than when the run began"
+                self._event(saved.progress.round, roll.ids[k], what)
+        return saved.ledger.outlines
+
+    def _loop(self, problem: Problem, ledger: Ledger, roll: Roll) -> tuple[Rounds, RunFolder]:
+        schedule = build.schedule(self.experiment.engine)
+        algorithm = self.experiment.algorithm
+        classified = next(iter(ledger.outlines.values())).classified
+        expected = {
+            "run": ledger.run,
+            "template": template(problem, self.experiment),
+            "views": algorithm.views,
+            "names": SCORES if classified else LOSSES,
+        }
+        event: Event = self._event
+        gatherer = Gatherer(self.link, roll, self.flower, event, expected)
+        engine = GridEngine(
+            gatherer,
+            self.deployment,
+            problem,
+            schedule,
+            ledger,
+            self.contributions,
+            self.keeper.keep,
+            lambda client, version: requested(self.out, ledger.ids[client], version),
+            event,
+        )
+        if not is_run(self.out):
+            write_atomic(self.out / CONFIG, tomli_w.dumps(self.experiment.tables()))
+        why = f"{len(ledger)} clients on nodes of their own"
+        notes = {"engine": engine.name, "why": why, "run": ledger.run, "flower": self.deployment.notes()}
+        write_json(self.out / ENGINE, notes)
+        folder = RunFolder(self.out, self._info(problem, ledger, schedule.rounds))
+        log = MessageLog(self.out, self.link.traffic)
+        observers: list[Observer] = [folder, log, Remarks(engine, self.tell), Lines(schedule.rounds, self.tell)]
+        return Rounds(problem, algorithm, schedule, observers, engine, ledger, self.keeper), folder
+
+    def _begin(self, loop: Rounds) -> Progress:
+        # a run that was killed before its first checkpoint may have left lines behind
+        for name in (ROUNDS, TIMINGS, MESSAGES):
+            JsonLines(self.out / name).rewind(-1)
+        return loop.run()
+
+    def _go_on(self, loop: Rounds, saved: Saved) -> Progress:
+        rounds = JsonLines(self.out / ROUNDS)
+        progress, fresh = saved.progress, loop.progress.server
+        for name, vector in fresh.vectors.items():
+            other = saved.progress.server.vectors.get(name)
+            if other is None or codec.shapes(other) != codec.shapes(vector):
+                raise FedapmError(f"{self.out} belongs to another model: its {name!r} has other names or shapes.")
+        for name in (ROUNDS, TIMINGS, MESSAGES):
+            JsonLines(self.out / name).rewind(progress.round)
+        written = [row["round"] for row in rounds]
+        if written not in ([*range(progress.round + 1)], [*range(progress.round)]):
+            raise FedapmError(f"{rounds.path} lacks rounds that the checkpoint has; start again in another folder.")
+        write_atomic(self.out / CONFIG, tomli_w.dumps(self.experiment.tables()))
+        self.tell(f"going on after round {progress.round} of {loop.schedule.rounds}")
+        return loop.resume(progress, saved.record if len(written) == progress.round else None)
+
+    def _info(self, problem: Problem, ledger: Ledger, rounds: int) -> dict[str, Any]:
+        plan = Plan(problem, self.experiment.algorithm, build.schedule(self.experiment.engine), {})
+        clients = [
+            {"id": client, "train": o.train, "test": o.test, "classes": o.different}
+            for client, o in ledger.outlines.items()
+        ]
+        return plan.info() | {"clients": clients, "rounds": rounds}
+
+    def _event(self, round: int, client: str, what: str) -> None:
+        self.events.append({"round": round, "client": client, "what": what})
+        self.tell(f"round {round}: {f'client {client}: ' if client else ''}{what}")
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """One server a run folder."""
+    if out.exists() and not out.is_dir():
+        raise FedapmError(f"{out} is a file; give a folder for the run.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with lock_of(out):
+            yield
+    except Timeout:
+        raise FedapmError(f"another server is at work in {out}; stop its run first (flwr stop).") from None
+
+
+def _check_same(out: Path, deployment: Deployment) -> None:
+    """Refuse to go on with a run of other settings, other clients, or another engine."""
+    config = out / CONFIG
+    notes = read_json(out / ENGINE) if (out / ENGINE).is_file() else {}
+    if notes.get("engine") != GridEngine.name or not config.is_file():
+        raise FedapmError(f"{out} holds a run that is not one on Flower ({INFO}); choose another folder.")
+    old, new = tomllib.loads(config.read_text("utf-8")), deployment.experiment.tables()
+    changed = [setting for setting in differences(old, new) if setting not in WITHOUT_EFFECT]
+    longer = deployment.experiment.engine.rounds > old.get("engine", {}).get("rounds", 0)
+    if "engine.rounds" in changed and longer and deployment.experiment.solver.lr_schedule != "cosine":
+        changed.remove("engine.rounds")
+    # half a contribution could not be taken back
+    fixed = ("clients", "keep_contributions")
+    before, now = notes.get("flower", {}), deployment.notes()
+    changed += [f"flower.{name}" for name in fixed if before.get(name) != now[name]]
+    if changed:
+        raise FedapmError(f"{out} was run with other settings ({', '.join(changed)}); use them, or another folder.")
+
+
+def _check_alike(outlines: dict[str, Outline]) -> None:
+    """Refuse clients whose data cannot be one network's."""
+    (first, expected), *others = outlines.items()
+    for client, outline in others:
+        if (outline.inputs, outline.target) != (expected.inputs, expected.target):
+            raise FedapmError(
+                f"client {client} has inputs {outline.inputs} and targets {outline.target}, client {first} has "
+                f"{expected.inputs} and {expected.target}; give all clients data of the same form."
+            )
+
+
+def _few(names: list[str]) -> str:
+    listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f"client{'s' * (len(names) > 1)} {listed}"

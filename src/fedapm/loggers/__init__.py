@@ -1,0 +1,55 @@
+"""Logs of runs in the formats of other tools. They follow a run and have no part in its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedapm.core.extras import need
+from fedapm.errors import FedapmError, did_you_mean
+from fedapm.loggers.guarded import Guarded
+
+if TYPE_CHECKING:
+    from fedapm.experiments.run import Follow, Plan
+    from fedapm.simulation.loop import Observer
+
+KINDS = ("tensorboard", "mlflow")
+"""What a run can be logged to; the package and the extra of each have its name."""
+
+
+def followers(kinds: Sequence[str] | None, root: Path, warn: Callable[[str], None]) -> list[Follow]:
+    """What makes the logs of these kinds for every run below a folder.
+
+    An unknown kind or a library that is not installed is said at once and not after hours of training.
+    """
+    names = list(dict.fromkeys(kinds or ()))
+    for name in names:
+        if name not in KINDS:
+            raise FedapmError(f"there is no log of the kind {name!r}; {did_you_mean(name, KINDS)}")
+        _need(name)
+    return [_follow(name, root, warn) for name in names]
+
+
+def _need(name: str) -> None:
+    if name == "tensorboard":
+        need("tensorboard", name, f"--log {name}")
+    else:
+        from fedapm.loggers.mlflow import library
+
+        library()
+
+
+def _follow(name: str, root: Path, warn: Callable[[str], None]) -> Follow:
+    def make(plan: Plan, folder: Path | None, last: int) -> Observer:
+        if folder is None:
+            raise FedapmError(f"a log of the kind {name!r} needs a folder for the run.")
+        if name == "tensorboard":
+            from fedapm.loggers.tensorboard import TensorBoard
+
+            return Guarded(TensorBoard(folder, plan.settings, last), "TensorBoard", warn)
+        from fedapm.loggers.mlflow import MLflow
+
+        return Guarded(MLflow(folder, root, plan, last), "MLflow", warn)
+
+    return make

@@ -1,0 +1,37 @@
+"""A log that breaks does not break the run it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedapm.simulation.loop import Observer, Progress, Record
+
+
+class Guarded:
+    """Passes everything on to a log until that fails; then says so once and leaves it alone."""
+
+    def __init__(self, log: Observer, name: str, warn: Callable[[str], None]) -> None:
+        self._log: Observer | None = log
+        self._name, self._warn = name, warn
+
+    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+        """Log a round."""
+        if self._log is not None:
+            log = self._log
+            self._try(lambda: log.on_round(progress, record, seconds))
+
+    def on_stop(self, progress: Progress, status: str) -> None:
+        """Close the log."""
+        if self._log is not None:
+            log = self._log
+            self._try(lambda: log.on_stop(progress, status))
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # whatever a server, a disk or a library does, hours of training are worth more
+            self._log = None
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self._warn(f"logging to {self._name} stopped ({said}); the run itself goes on.")

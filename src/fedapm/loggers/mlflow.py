@@ -1,0 +1,128 @@
+"""A run in MLflow: on the server that MLFLOW_TRACKING_URI names, or in a database beside the runs."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedapm.core.extras import need
+from fedapm.errors import FedapmError
+from fedapm.loggers.scalars import EVERY_ROUND, flat, scalars
+from fedapm.runs.files import read_json, write_json
+from fedapm.runs.records import ROUNDS, JsonLines
+from fedapm.version import __version__
+
+if TYPE_CHECKING:
+    from fedapm.experiments.run import Plan
+    from fedapm.simulation.loop import Progress, Record
+
+DATABASE, ARTIFACTS = "mlflow.db", "mlflow-artifacts"
+"""What MLflow keeps beside the runs if no server is named."""
+NOTE = Path("logs") / "mlflow.json"
+"""Which of MLflow's runs a run folder belongs to."""
+AT_ONCE = 100
+"""How many parameters MLflow takes in one call."""
+LONGEST = 500
+"""Letters in a parameter that every version of MLflow accepts."""
+STATUS = {"complete": "FINISHED", "interrupted": "KILLED", "diverged": "FAILED"}
+
+
+class MLflow:
+    """Logs rounds to a run of MLflow's own; a run that is resumed goes on in the same one.
+
+    MLflow keeps every number it is given, so a round that is there already is not sent again. It would come out the
+    same anyway.
+    """
+
+    def __init__(self, folder: Path, root: Path, plan: Plan, last: int) -> None:
+        self._library = library()
+        given = os.environ.get("MLFLOW_TRACKING_URI")
+        if not given:
+            root.mkdir(parents=True, exist_ok=True)
+        address = given or f"sqlite:///{(root / DATABASE).absolute().as_posix()}"
+        with _usable():
+            self._client = self._library.tracking.MlflowClient(tracking_uri=address)
+            found = self._find(folder)
+            if found is None:
+                artifacts = None if given else (root / ARTIFACTS).absolute().as_uri()
+                found = self._create(_name(folder, root), artifacts, plan), set()
+            self._id, self._logged = found
+            write_json(folder / NOTE, {"run_id": self._id})
+            for record in JsonLines(folder / ROUNDS) if last >= 0 else ():
+                self._write(record)
+
+    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+        """Send a round."""
+        del progress, seconds
+        self._write(record)
+
+    def on_stop(self, progress: Progress, status: str) -> None:
+        """Say how the run ended."""
+        del progress
+        self._client.set_terminated(self._id, STATUS.get(status, "FAILED"))
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        step = int(record["round"])
+        if step in self._logged:
+            return
+        now = int(time.time() * 1000)
+        metric = self._library.entities.Metric
+        self._client.log_batch(self._id, metrics=[metric(n, value, now, step) for n, value in scalars(record).items()])
+        self._logged.add(step)
+
+    def _find(self, folder: Path) -> tuple[str, set[int]] | None:
+        """The run this folder was logged to before, and the rounds it has; None where this server does not have it."""
+        if not (folder / NOTE).is_file():
+            return None
+        name = str(read_json(folder / NOTE).get("run_id"))
+        try:
+            self._client.get_run(name)
+        except self._library.exceptions.MlflowException:
+            return None
+        self._client.update_run(name, status="RUNNING")
+        return name, {int(metric.step) for metric in self._client.get_metric_history(name, EVERY_ROUND)}
+
+    def _create(self, name: str, artifacts: str | None, plan: Plan) -> str:
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fedapm"
+        found = self._client.get_experiment_by_name(experiment)
+        number = found.experiment_id if found is not None else self._client.create_experiment(experiment, artifacts)
+        tags = {"method": plan.algorithm.name, "seed": str(plan.problem.seed), "fedapm": __version__}
+        made = str(self._client.create_run(number, tags=tags, run_name=name).info.run_id)
+        parameter = self._library.entities.Param
+        pairs = [parameter(key, str(value)[:LONGEST]) for key, value in flat(plan.settings).items()]
+        for start in range(0, len(pairs), AT_ONCE):
+            self._client.log_batch(made, params=pairs[start : start + AT_ONCE])
+        return made
+
+
+def library() -> Any:
+    """MLflow itself, and quiet: a log of private runs is nobody else's business unless the user says so."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    return need("mlflow", "mlflow", "--log mlflow")
+
+
+def _name(folder: Path, root: Path) -> str:
+    """What MLflow calls the run: its place among the others, or its folder's name where it is by itself."""
+    inside, outside = folder.absolute(), root.absolute()
+    below = inside != outside and inside.is_relative_to(outside)
+    return inside.relative_to(outside).as_posix() if below else inside.name
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    """What goes wrong before the first round, as one line."""
+    failure = need("mlflow.exceptions", "mlflow", "--log mlflow").MlflowException
+    with warnings.catch_warnings():
+        # MLflow asks SQLAlchemy 2.1 for something that SQLAlchemy means to drop
+        warnings.filterwarnings("ignore", message="The ``noload`` loader strategy is deprecated")
+        try:
+            yield
+        except failure as error:
+            said = (str(error).strip() or "no reason given").splitlines()[0].rstrip(".")
+            raise FedapmError(f"MLflow cannot be used: {said}. See MLFLOW_TRACKING_URI, or leave out --log.") from None

@@ -1,0 +1,64 @@
+"""A run as TensorBoard event files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.tensorboard import summary
+from torch.utils.tensorboard.writer import SummaryWriter
+
+from fedapm.loggers.scalars import flat, scalars
+from fedapm.runs.records import ROUNDS, JsonLines
+
+if TYPE_CHECKING:
+    from fedapm.simulation.loop import Progress, Record
+
+FOLDER = Path("logs") / "tensorboard"
+"""Where event files lie in a run folder."""
+
+
+class TensorBoard:
+    """Writes event files; a run that is resumed goes on in a further file that takes back what comes again."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], last: int) -> None:
+        place = folder / FOLDER
+        begun = any(place.glob("events.out.tfevents.*"))
+        self._writer: Any = SummaryWriter(str(place), purge_step=last + 1 if begun else None)
+        self._settings = flat(settings)
+        self._ending: Any = None
+        self._described = begun
+        if not begun and last >= 0:
+            for record in JsonLines(folder / ROUNDS):
+                self._write(record)
+        self._writer.flush()
+
+    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+        """Add a round, at once: whoever resumes counts on everything up to the checkpoint being there."""
+        del progress, seconds
+        self._write(record)
+        self._writer.flush()
+
+    def on_stop(self, progress: Progress, status: str) -> None:
+        """Close the file."""
+        del progress, status
+        if self._ending is not None:
+            self._writer.file_writer.add_summary(self._ending)
+        self._writer.close()
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        found = scalars(record)
+        if not self._described:
+            self._describe(found)
+        for name, value in found.items():
+            self._writer.add_scalar(name, value, record["round"])
+
+    def _describe(self, found: Mapping[str, float]) -> None:
+        """The settings as hyperparameters, beside the client means they are judged by."""
+        self._described = True
+        hparams: Any = summary.hparams
+        means = {name: value for name, value in found.items() if name.endswith("/mean")}
+        experiment, start, self._ending = hparams(self._settings, means)
+        for part in (experiment, start):
+            self._writer.file_writer.add_summary(part)

@@ -1,0 +1,193 @@
+"""Benchmark card: what was run, on what, for how long and with which result, so that it can be cited and run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedapm.report import filled_columns, summary_table
+from fedapm.report.card_text import as_markdown
+from fedapm.report.comparison.series import all_series, group_runs
+from fedapm.report.evaluated_on import judged_by, settings_of
+from fedapm.runs import machine
+from fedapm.runs.command import private, repeating
+from fedapm.runs.files import read_json, write_atomic, write_json
+from fedapm.runs.records import CONFIG, ENGINE, ROUNDS, TIMINGS, JsonLines, Run, find_runs, is_run
+from fedapm.runs.sessions import read_sessions
+from fedapm.version import __version__
+
+CARD, CARD_TEXT = "card.json", "card.md"
+TUNING = "tune.json"
+KINDS = {"sweep.json": "sweep", TUNING: "tuning"}
+"""The file that a command leaves beside its runs, and what it makes of the folder."""
+PLACES = ("data.root", "data.cache")
+"""Settings that say where things lie on the user's disk."""
+
+
+def write_card(folder: Path, command: str | None = None) -> Path:
+    """Write ``card.json`` and ``card.md`` about every run in a folder and below it, and return the second."""
+    content = card(folder, command)
+    write_json(folder / CARD, content)
+    write_atomic(folder / CARD_TEXT, as_markdown(content))
+    return folder / CARD_TEXT
+
+
+def card(folder: Path, command: str | None = None) -> dict[str, Any]:
+    """What the card says, as plain JSON values."""
+    runs = find_runs(folder)
+    kind = _kind(folder, runs)
+    settings = [_flat(settings_of(run)) for run in runs]
+    shown = private(command) if command is not None else None
+    return {
+        "kind": kind,
+        "command": shown,
+        "rerun": repeating(shown) if shown is not None else None,
+        "data": sorted({str(run.info.get("data")) for run in runs}),
+        "clients": sorted({len(run.info["clients"]) for run in runs}),
+        "samples": _samples(runs),
+        "judged_by": judged_by(runs),
+        "methods": {str(run.info["method"]): run.label for run in runs},
+        "seeds": sorted({run.seed for run in runs}),
+        "rounds": sorted({int(run.info.get("rounds", 0)) for run in runs}),
+        "runs": {"planned": len(runs)} | _counts(str(run.info["status"]) for run in runs),
+        "scores": _scores(runs) if kind not in ("tuning", "experiment") else [],
+        "parts": sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob(f"*/**/{CARD}")),
+        "results": {"files": len(runs), "sha256": digest(folder)},
+        "time": _time(folder, runs),
+        "engines": _counts(_engine(run) for run in runs),
+        "hardware": machine.hardware({str(one.get("engine.device", "cpu")) for one in settings}),
+        "versions": _versions(runs, ["optuna"] if any(folder.rglob(TUNING)) else []),
+        "settings": _settings(runs, settings),
+    }
+
+
+def digest(folder: Path | str) -> str:
+    """One sum over the results of every run in a folder; equal results give equal sums wherever the folder lies."""
+    base = Path(folder)
+    total = hashlib.sha256()
+    for run in find_runs(base):
+        content = (run.path / ROUNDS).read_bytes() if (run.path / ROUNDS).is_file() else b""
+        total.update(f"{run.path.relative_to(base).as_posix()}\0{len(content)}\0".encode())
+        total.update(content)
+    return total.hexdigest()
+
+
+def _kind(folder: Path, runs: Sequence[Run]) -> str:
+    if is_run(folder):
+        return "run"
+    for name, kind in KINDS.items():
+        if (folder / name).is_file():
+            return kind
+    flat_below = all(len(run.path.relative_to(folder).parts) == 2 for run in runs)
+    return "comparison" if flat_below else "experiment"
+
+
+def _counts(items: Iterable[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for item in items:
+        found[item] = found.get(item, 0) + 1
+    return dict(sorted(found.items()))
+
+
+def _samples(runs: Sequence[Run]) -> dict[str, list[int]]:
+    """How many samples all clients have together, as a list because runs may differ."""
+    return {
+        part: sorted({sum(int(client.get(part, 0)) for client in run.info["clients"]) for run in runs})
+        for part in ("train", "test")
+    }
+
+
+def _scores(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The main numbers of each model; none for a model of which no run went through."""
+    rows = summary_table(runs)
+    columns = filled_columns(rows)
+    complete = {one.name: sum(run.complete for run in one.group.every_run) for one in all_series(group_runs(runs))}
+    found = []
+    for row in rows:
+        about = {"label": row.label, "method": row.method, "seeds": list(row.seeds), "complete": complete[row.label]}
+        cells = {c.field: {"mean": row.cell(c).mean, "std": row.cell(c).std} for c in columns if row.cell(c).values}
+        found.append(about | {"whole": row.whole} | (cells if complete[row.label] else {}))
+    return found
+
+
+def _time(folder: Path, runs: Sequence[Run]) -> dict[str, Any]:
+    rounds = math.fsum(float(row.get("seconds", 0.0)) for run in runs for row in JsonLines(run.path / TIMINGS))
+    noted = read_sessions(folder)
+    files = [path.stat().st_mtime for run in runs for path in (run.path / CONFIG, run.path / ROUNDS) if path.is_file()]
+    wall = math.fsum(one.wall_seconds for one in noted)
+    return {
+        "began": min(one.began for one in noted) if noted else _utc(min(files, default=0.0)),
+        "ended": max(one.ended for one in noted) if noted else _utc(max(files, default=0.0)),
+        "dates_from": "commands" if noted else "files",
+        "rounds_seconds": round(rounds, 3),
+        "wall_seconds": round(wall, 3) if noted else None,
+        "processor_seconds": round(math.fsum(one.processor_seconds for one in noted), 3) if noted else None,
+        "commands": len(noted),
+        # less than the rounds took by themselves means that a command was killed before it could note its time
+        "whole": bool(noted) and wall >= rounds,
+    }
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _engine(run: Run) -> str:
+    path = run.path / ENGINE
+    return str(read_json(path).get("engine", "unknown")) if path.is_file() else "unknown"
+
+
+def _versions(runs: Sequence[Run], more: Sequence[str]) -> dict[str, str]:
+    """Installed versions, and for what the runs themselves recorded the versions they recorded."""
+    found = {"fedapm": __version__} | machine.versions(more)
+    for name in ("fedapm", "python", "torch"):
+        recorded = sorted({str(v) for run in runs if (v := _recorded(run, name)) is not None})
+        if recorded:
+            found[name] = ", ".join(recorded)
+    return found
+
+
+def _recorded(run: Run, name: str) -> Any:
+    return run.info.get("fedapm") if name == "fedapm" else (run.info.get("environment") or {}).get(name)
+
+
+def _settings(runs: Sequence[Run], settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The settings all runs share, those that go with the method, and those that vary within one."""
+    apart = {*PLACES, "engine.seed", "algorithm.name"}
+    names = list(dict.fromkeys(name for one in settings for name in one if name not in apart))
+    common: dict[str, Any] = {}
+    by_method: dict[str, dict[str, Any]] = {str(run.info["method"]): {} for run in runs}
+    varying: dict[str, list[Any]] = {}
+    for name in names:
+        given = [(str(run.info["method"]), one[name]) for run, one in zip(runs, settings, strict=True) if name in one]
+        each = {method: {_key(value) for of, value in given if of == method} for method, _ in given}
+        if len(given) == len(runs) and len({_key(value) for _, value in given}) == 1:
+            common[name] = given[0][1]
+        elif all(len(values) == 1 for values in each.values()) and len(by_method) > 1:
+            for method, value in given:
+                by_method[method][name] = value
+        else:
+            distinct = {_key(value): value for _, value in given}
+            varying[name] = sorted(distinct.values(), key=_order)
+    return {"common": common, "by_method": {m: found for m, found in by_method.items() if found}, "varying": varying}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    number = isinstance(value, int | float)
+    return (0, float(value), "") if number else (1, 0.0, str(value))

@@ -1,0 +1,131 @@
+"""Run folders: what a run leaves behind, written as it goes and read back by reports.
+
+docs/reference/run-folder.md describes every file and field.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedapm.errors import FedapmError
+from fedapm.runs.files import read_json, write_atomic, write_json
+
+ROUNDS = "rounds.jsonl"
+TIMINGS = "timings.jsonl"
+ENGINE = "engine.json"
+INFO = "run.json"
+CONFIG = "config.toml"
+CHECKPOINTS = "checkpoints"
+MODELS = "models"
+REPORT = "report.html"
+
+WITHOUT_EFFECT = {
+    "data.root",
+    "data.cache",
+    "engine.workers",
+    "engine.store",
+    "engine.checkpoint_every",
+    "engine.save_models",
+}
+"""Settings that may change when a run is resumed, because its results do not depend on them."""
+
+
+class JsonLines:
+    """A file of one JSON object a line that can be cut back to a round and continued."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add one line and hand it to the operating system."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rewind(self, last_round: int) -> None:
+        """Forget what comes after a round, and a line that was cut off while it was written."""
+        kept = [row for row in self if row["round"] <= last_round]
+        text = "".join(json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n" for row in kept)
+        write_atomic(self.path, text)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The rows; a last line without its end is left out, any other bad line is an error."""
+        if not self.path.is_file():
+            return
+        lines = self.path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                row = json.loads(line)
+                row["round"]
+            except (ValueError, TypeError, KeyError):
+                raise FedapmError(f"{self.path}, line {number}, is not a record of a round.") from None
+            yield row
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, read."""
+
+    path: Path
+    info: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    config: str
+
+    @property
+    def label(self) -> str:
+        """The method's name as people write it."""
+        return str(self.info.get("label", self.info["method"]))
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.info["seed"])
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run went through to its last round."""
+        return self.info.get("status") == "complete"
+
+    @property
+    def evaluated(self) -> list[dict[str, Any]]:
+        """The rounds in which models were evaluated."""
+        return [row for row in self.rounds if row.get("evaluations")]
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder holds a run."""
+    return (path / INFO).is_file()
+
+
+def load_run(path: Path) -> Run:
+    """Read one run folder."""
+    if not is_run(path):
+        raise FedapmError(f"{path} is not a run folder: it has no {INFO}.")
+    info = read_json(path / INFO)
+    for field in ("method", "seed", "status", "clients"):
+        if field not in info:
+            raise FedapmError(f"{path / INFO} lacks the field {field!r}.")
+    config = path / CONFIG
+    return Run(path, info, list(JsonLines(path / ROUNDS)), config.read_text("utf-8") if config.is_file() else "")
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """Every run in a folder or below it, in the order of their paths."""
+    if not folder.is_dir():
+        raise FedapmError(f"{folder} is not a folder.")
+    paths = sorted(p.parent for p in folder.rglob(INFO))
+    if not paths:
+        raise FedapmError(f"{folder} holds no run: no {INFO} in it or below it.")
+    return [load_run(path) for path in paths]
+
+
+def write_info(path: Path, info: dict[str, Any]) -> None:
+    """Write or replace a run's description."""
+    write_json(path / INFO, info)

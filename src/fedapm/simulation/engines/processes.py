@@ -1,0 +1,180 @@
+"""Processes: the clients of a round dealt out to worker processes of one thread each."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
+from typing import Any, TypeVar
+
+from fedapm.core.algorithm import Algorithm, State
+from fedapm.core.metrics import Score
+from fedapm.errors import FedapmError
+from fedapm.simulation.engines.base import Finished
+from fedapm.simulation.engines.shared_memory import Arena, Full
+from fedapm.simulation.engines.worker import SLACK, Died, Worker
+from fedapm.simulation.problem import Problem
+from fedapm.simulation.stores.base import Store
+
+T = TypeVar("T")
+TRIES = 3
+
+
+class Processes:
+    """Runs clients in worker processes. Results are those of one process, to the bit."""
+
+    name = "processes"
+
+    def __init__(self, problem: Problem, algorithm: Algorithm, workers: int | None = None) -> None:
+        if (reason := unable(problem)) is not None:
+            raise FedapmError(f"worker processes cannot be used, because {reason}; set engine.engine to sequential.")
+        self.problem, self.algorithm = problem, algorithm
+        self.count = workers or cores()
+        self._said: list[str] = []
+        self._size = 0
+        self._workers: list[Worker] = []
+        self._broadcast: Arena | None = None
+        self._spoken = 0
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the workers had to say."""
+        return self._said
+
+    def work(self, clients: Sequence[int], down: State, store: Store, round: int) -> Finished:
+        """The local work of the selected clients."""
+        done = self._all(clients, down, store, {"do": "train", "round": round}, Worker.done)
+        return Finished(done)
+
+    def evaluate(self, clients: Sequence[int], down: State, store: Store, view: str) -> list[dict[str, Score]]:
+        """Scores of the clients' models, each on its own data."""
+
+        def scores(_: Worker, answer: Mapping[str, Any]) -> dict[str, Score]:
+            found: dict[str, Score] = answer["scores"]
+            return found
+
+        return self._all(clients, down, store, {"do": "evaluate", "view": view}, scores)
+
+    def close(self) -> None:
+        """End the workers."""
+        while self._workers:
+            self._workers.pop().stop()
+
+    def _all(
+        self,
+        clients: Sequence[int],
+        down: State,
+        store: Store,
+        message: Mapping[str, Any],
+        result: Callable[[Worker, Mapping[str, Any]], T],
+    ) -> list[T]:
+        """Every client's result, in the order asked for, whichever worker had it and when."""
+        # the largest first, so that no worker is left with a large one at the end
+        waiting = sorted(clients, key=lambda k: len(self.problem.federation[k].train))
+        found: dict[int, T] = {}
+        deaths: Counter[int] = Counter()
+        told = {**message, "broadcast": self._tell(down)}
+        try:
+            self._start(min(self.count, len(waiting)), store, clients)
+            idle = list(self._workers)
+            while len(found) < len(clients):
+                while idle and waiting:
+                    worker, client = idle.pop(), waiting.pop()
+                    try:
+                        worker.ask(client, store.get(client), told)
+                    except Died:
+                        waiting.append(client)
+                        idle.append(self._replace(worker, client, deaths))
+                    except Full as full:
+                        waiting.append(client)
+                        idle.append(self._grown(worker, full.needed))
+                busy = {w.connection: w for w in self._workers if w.client is not None}
+                for connection in wait(list(busy)):
+                    worker = busy[connection]  # type: ignore[index]
+                    client = worker.running
+                    try:
+                        answer = worker.answer()
+                    except Died:
+                        waiting.append(client)
+                        idle.append(self._replace(worker, client, deaths))
+                        continue
+                    worker.client = None
+                    if "needed" in answer:
+                        waiting.append(client)
+                        idle.append(self._grown(worker, answer["needed"]))
+                        continue
+                    self._raise(answer)
+                    found[client] = result(worker, answer)
+                    self._said += [text for text in answer["remarks"] if text not in self._said]
+                    idle.append(worker)
+        except BaseException:
+            # workers in the middle of a client would answer the next question with this one's result
+            self.close()
+            raise
+        return [found[client] for client in clients]
+
+    def _tell(self, down: State) -> dict[str, Any]:
+        needed = down.nbytes + SLACK
+        if self._broadcast is None or self._broadcast.size < needed:
+            self.close()
+            self._broadcast = Arena(2 * needed)
+        self._spoken += 1
+        return {"key": self._spoken, "note": self._broadcast.write({"down": down})}
+
+    def _start(self, count: int, store: Store, clients: Sequence[int]) -> None:
+        if not self._size:
+            kept = store.get(clients[0])
+            self._size = 4 * (kept.state.nbytes + kept.buffers.nbytes + self.problem.u0.nbytes) + SLACK
+        while len(self._workers) < count:
+            self._workers.append(self._fork())
+
+    def _fork(self) -> Worker:
+        assert self._broadcast is not None
+        others = [w.connection for w in self._workers]
+        return Worker(self.problem, self.algorithm, self._broadcast, self._size, others)
+
+    def _grown(self, worker: Worker, needed: int) -> Worker:
+        self._size = max(self._size, 2 * needed)
+        return self._again(worker)
+
+    def _again(self, worker: Worker) -> Worker:
+        self._workers.remove(worker)
+        worker.stop()
+        self._workers.append(self._fork())
+        return self._workers[-1]
+
+    def _replace(self, worker: Worker, client: int, deaths: Counter[int]) -> Worker:
+        """A worker that died is replaced and its client run again, but not for ever."""
+        deaths[client] += 1
+        fate, name = worker.fate(), self.problem.federation[client].id
+        if deaths[client] >= TRIES:
+            raise FedapmError(
+                f"the process that ran client {name} {fate} {TRIES} times in a row; if memory is short, use fewer "
+                "workers (engine.workers)."
+            )
+        text = f"a worker process {fate} and was replaced; client {name} was run again."
+        if text not in self._said:
+            self._said.append(text)
+        return self._again(worker)
+
+    def _raise(self, answer: Mapping[str, Any]) -> None:
+        if "refused" in answer:
+            raise FedapmError(answer["refused"])
+        if "failed" in answer:
+            raise RuntimeError(f"a worker process failed:\n{answer['failed']}")
+
+
+def unable(problem: Problem) -> str | None:
+    """Why worker processes cannot be used here, if they cannot."""
+    if "fork" not in mp.get_all_start_methods():
+        return "this system cannot fork"
+    if problem.device.type != "cpu":
+        return f"the device {problem.device} cannot be shared with forked processes"
+    return None
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

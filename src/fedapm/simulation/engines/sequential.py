@@ -1,0 +1,81 @@
+"""Sequential: one client after the other, the engine all others must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from fedapm.core.algorithm import Algorithm, State
+from fedapm.core.metrics import Score, classification
+from fedapm.core.samples import Samples
+from fedapm.errors import FedapmError
+from fedapm.simulation.engines.base import Done, Finished
+from fedapm.simulation.problem import Problem
+from fedapm.simulation.stores.base import Kept, Store
+
+
+class Sequential:
+    """Runs clients in the caller's process, in order."""
+
+    name = "sequential"
+
+    def __init__(self, problem: Problem, algorithm: Algorithm) -> None:
+        self.problem, self.algorithm = problem, algorithm
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the networks have to say."""
+        return self.problem.remarks
+
+    def work(self, clients: Sequence[int], down: State, store: Store, round: int) -> Finished:
+        """The local work of the selected clients."""
+        return Finished(self.train(clients, down, store, round))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def train(self, clients: Sequence[int], down: State, store: Store, round: int) -> Iterator[Done]:
+        """The local work of the selected clients."""
+        for client in clients:
+            kept = store.get(client)
+            network = self.problem.network(client)
+            network.load(kept.buffers)
+            task = self.problem.task(client, round)
+            reply = self.algorithm.client(down, kept.state, task)
+            yield Done(client, reply, network.buffers() if kept.buffers else kept.buffers, task.log)
+
+    def evaluate(self, clients: Sequence[int], down: State, store: Store, view: str) -> Iterator[dict[str, Score]]:
+        """Scores of the clients' models, each on its own data."""
+        for client in clients:
+            load_model(self.problem, self.algorithm, client, down, store.get(client), view)
+            network = self.problem.network(client)
+            train, test = self.problem.samples(client, "train"), self.problem.samples(client, "test")
+            scores: dict[str, Score] = {}
+            predicted, fitted = network.predict(test) if len(test) else None, network.predict(train)
+            check_classes(self.problem.federation[client].id, fitted, train, test)
+            if test.classified and train.classified:
+                empty = test.targets.new_empty((0, 1))
+                scores |= classification(empty if predicted is None else predicted, test.targets)
+            scores["train_loss"] = network.loss(fitted, train.targets).item()
+            scores["test_loss"] = None if predicted is None else network.loss(predicted, test.targets).item()
+            yield scores
+
+
+def check_classes(client: str, outputs: Tensor, *parts: Samples) -> None:
+    """Refuse data with a class the client's network has no output for."""
+    if outputs.dim() != 2 or outputs.shape[1] < 2:
+        return
+    for part in parts:
+        top = int(part.targets.max()) if part.classified and len(part) else -1
+        if top >= outputs.shape[1]:
+            raise FedapmError(
+                f"client {client} has samples of class {top}, which takes {top + 1} outputs, but its network has "
+                f"{outputs.shape[1]}."
+            )
+
+
+def load_model(problem: Problem, algorithm: Algorithm, client: int, down: State, kept: Kept, view: str) -> None:
+    """Put a client's model in place in its network."""
+    u, v = algorithm.model(down, kept.state, view)
+    problem.network(client).load(u, v, kept.buffers)

@@ -1,0 +1,256 @@
+"""Problem: a federation, a network and a split, ready to hand out each client's task."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from fedapm.core import random
+from fedapm.core.network import Loss, Network
+from fedapm.core.samples import Samples
+from fedapm.core.solver import Solver
+from fedapm.core.split import Split, SplitRule, check_same_shared
+from fedapm.core.task import Task
+from fedapm.core.vec import Vec
+from fedapm.data.federation import ClientData, Federation
+from fedapm.errors import FedapmError
+
+Adapt = Callable[[nn.Module, Split], tuple[nn.Module, Split]]
+Model = nn.Module | Callable[..., nn.Module]
+"""A module; or a function that makes one, of no argument or of a client's data."""
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """How much each client counts, and in which units hyperparameters are given.
+
+    In per-client units client i minimises m·α_i·f_i, so that ρ, σ and the step size mean the same for any number
+    of clients. In the paper's units it minimises α_i·f_i. With uniform weights a setting in the paper's units is the
+    per-client one with ρ, σ and μ divided by m, ξ by m² and the step size multiplied by m.
+    """
+
+    weights: Literal["uniform", "samples"] = "uniform"
+    units: Literal["client", "paper"] = "client"
+
+    def alphas(self, sizes: list[int]) -> list[float]:
+        """Every client's α_i, in these units."""
+        m, n = len(sizes), sum(sizes)
+        return [self.alpha(size, n, m) for size in sizes]
+
+    def alpha(self, size: int, samples: int, m: int) -> float:
+        """α_i of a client with so many of all samples, which m clients have."""
+        share = 1.0 if self.weights == "uniform" else m * size / samples
+        return share * self.unit(m)
+
+    def unit(self, m: int) -> float:
+        """The weight of an f_i that is not weighed."""
+        return 1.0 if self.units == "client" else 1.0 / m
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where one client starts: its network, its personal part and its buffers."""
+
+    network: Network
+    v0: Vec
+    buffers: Vec
+
+
+class Problem:
+    """What is to be learnt, as one method sees it: ``adapt`` gives the network and the blocks it works on."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        model: Model,
+        rule: SplitRule | None = None,
+        *,
+        adapt: Adapt | None = None,
+        solver: Solver | None = None,
+        loss: Loss | None = None,
+        weighting: Weighting | None = None,
+        seed: int = 0,
+        rounds: int = 1,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.federation, self.rule = federation, rule or SplitRule()
+        self.adapt = adapt or (lambda network, split: (network, split))
+        self.solver, self.seed, self.rounds = solver or Solver(), seed, rounds
+        self.loss = loss or default_loss(federation)
+        self.device = _device(device)
+        weighting = weighting or Weighting()
+        self.alphas = weighting.alphas([len(c.train) for c in federation.clients])
+        self.unit = weighting.unit(len(federation))
+        self._make, self.per_client = _factory(model)
+        self._networks: dict[str, Network] = {}
+        self._starts: dict[int, Start] = {}
+        first = self._start(0)
+        if (order := picture_order(first.network.module)) is not None:
+            self.federation = federation.stored(order)
+        self.u0 = first.network.read(first.network.split.shared)
+        self._check_shared()
+
+    def __len__(self) -> int:
+        return len(self.federation)
+
+    def start(self, client: int) -> Start:
+        """Where a client starts; made when first asked for."""
+        return self._start(client if self.per_client else 0)
+
+    def network(self, client: int) -> Network:
+        """The network a client computes with; clients of the same architecture use the same module."""
+        return self.start(client).network
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a user should know of how the networks are computed."""
+        return list(dict.fromkeys(text for network in self._networks.values() for text in network.remarks))
+
+    def samples(self, client: int, part: Literal["train", "test"]) -> Samples:
+        """A client's data on the device."""
+        data = self.federation[client]
+        samples = data.train if part == "train" else data.test
+        return samples if self.device.type == "cpu" else samples.to(self.device)
+
+    def task(self, client: int, round: int) -> Task:
+        """A client's local problem in a round."""
+        return Task(
+            self.network(client),
+            self.samples(client, "train"),
+            self.solver,
+            self.seed,
+            client,
+            round,
+            alpha=self.alphas[client],
+            unit=self.unit,
+            lr_factor=self.solver.schedule(max(round - 1, 0), self.rounds),
+        )
+
+    def _start(self, client: int) -> Start:
+        if client not in self._starts:
+            with random.global_stream(torch.device("cpu"), self.seed, "init"):
+                module = self._make(self.federation[client]).to(self.device)
+            named = self.rule.apply(module)
+            with random.global_stream(torch.device("cpu"), self.seed, "init of added parts"):
+                module, split = self.adapt(module, named)
+            network = Network(module.to(self.device), split, self.loss)
+            self.drift_names = named.shared
+            start = Start(network, network.read(split.personal), network.buffers())
+            kept = self._networks.setdefault(_architecture(network), network)
+            self._starts[client] = Start(kept, start.v0, start.buffers)
+        return self._starts[client]
+
+    def _check_shared(self) -> None:
+        if not self.per_client:
+            return
+        reference = {n: t.shape for n, t in self.u0.items()}
+        for position, client in enumerate(self.federation.clients):
+            network = self.network(position)
+            shapes = {n: t.shape for n, t in network.read(network.split.shared).items()}
+            check_same_shared(reference, shapes, client.id)
+
+
+def picture_order(module: nn.Module) -> torch.memory_format | None:
+    """The order of pictures in memory that a network's convolutions like best; None where it has none."""
+    convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
+    if not convolutions:
+        return None
+    # with channels last, the gradient of a strided 1×1 convolution of few channels writes outside its memory (seen with
+    # torch 2.13 on a CPU) and brings the process down
+    unsafe = any(
+        max(part.stride) > 1 and max(part.kernel_size) == 1 and (part.in_channels // part.groups) % 8
+        for part in convolutions
+    )
+    return torch.contiguous_format if unsafe else torch.channels_last
+
+
+def default_loss(federation: Federation) -> Loss:
+    """Cross-entropy for classes, mean squared error for quantities."""
+    if federation[0].train.classified:
+        return nn.functional.cross_entropy
+    return squared_error
+
+
+def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean squared error; targets in a row stand for outputs in a column, nothing is ever broadcast."""
+    if outputs.numel() != targets.numel():
+        raise FedapmError(
+            f"the network gives outputs of shape {tuple(outputs.shape)} for targets of {tuple(targets.shape)}."
+        )
+    return nn.functional.mse_loss(outputs, targets.reshape(outputs.shape))
+
+
+def _factory(model: Model) -> tuple[Callable[[ClientData], nn.Module], bool]:
+    if isinstance(model, nn.Module):
+        template = model
+        return (lambda _: deepcopy(template)), False
+    if not callable(model):
+        raise FedapmError(f"a model is an nn.Module or a function that makes one, not {type(model).__name__}.")
+    make: Callable[..., Any] = model
+    required = [
+        p
+        for p in inspect.signature(make).parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(required) > 1:
+        raise FedapmError("a function that makes models takes nothing, or one client's data.")
+    per_client = len(required) == 1
+
+    def checked(client: ClientData) -> nn.Module:
+        module = make(client) if per_client else make()
+        if not isinstance(module, nn.Module):
+            raise FedapmError(f"the model function gave a {type(module).__name__}, not an nn.Module.")
+        return deepcopy(module)
+
+    return checked, per_client
+
+
+def _architecture(network: Network) -> str:
+    """Equal for networks that differ in nothing but what is loaded into them."""
+    shapes = [(n, tuple(t.shape)) for n, t in network.read(dict(network.module.named_parameters())).items()]
+    frozen = hashlib.sha256()
+    for tensor in network.read(network.split.frozen).values():
+        frozen.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return repr(
+        (
+            type(network.module),
+            str(network.module),
+            shapes,
+            network.split,
+            frozen.hexdigest(),
+            _attributes(network.module),
+        )
+    )
+
+
+def _attributes(module: nn.Module) -> str:
+    """Equal for modules whose plain attributes are; an attribute that cannot be written down is like nothing else."""
+    # how a network falls into stages and steps is said of its class, and a recurrent layer lists its weights twice
+    usual = {*vars(nn.Module()), "stages", "flow", "_flat_weights", "_flat_weight_refs", "_all_weights"}
+    plain = [{k: v for k, v in vars(part).items() if k not in usual} for part in module.modules()]
+    return repr(plain) if all(map(_written_whole, plain)) else str(id(module))
+
+
+def _written_whole(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_written_whole, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_written_whole, value))
+    return value is None or isinstance(value, (bool, int, float, str, bytes)) or inspect.isroutine(value)
+
+
+def _device(name: str | torch.device) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise FedapmError(f"the device {str(name)!r} cannot be used here ({reason}).") from None
+    return device

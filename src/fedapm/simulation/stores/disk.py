@@ -1,0 +1,388 @@
+"""Mapped store: clients' memories in files, for populations that outgrow memory.
+
+Every client that has taken part has a row in a file; what is held in memory is which row that is. Rows are read and
+written at their place in the file and not by mapping the file into memory: the pages of a mapping count as the
+process's own, those of the operating system's cache do not.
+
+A row that a checkpoint refers to is not written again while that checkpoint is kept, so a checkpoint is no copy of the
+rows, only a list of where they are. A client's new memory goes into a free row, and the list is changed when all of a
+commit is written: whenever the process is killed, the rows of the checkpoints are as they were.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedapm.errors import FedapmError
+from fedapm.simulation.stores.base import Begin, Kept, Key, Layout, MemoryStore, Store, unpack
+
+ROWS = "rows"
+"""The folder with a run's rows, next to its checkpoints."""
+LARGE = 2**30
+"""Where there is a choice, clients are kept in files if all of them together are larger than this many bytes."""
+PAGE = 4096
+OPEN_FILES = 32
+
+Kind = Literal["memory", "mapped", "auto"]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where the memories of the clients that have taken part are at one moment."""
+
+    population: int
+    layouts: list[Layout]
+    entries: Integers
+    """Four lines: the clients in increasing order, the numbers of their layouts, their rows, these rows' checksums."""
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """All but the entries, as JSON."""
+        return {"population": self.population, "layouts": [layout.note for layout in self.layouts]}
+
+    @classmethod
+    def of(cls, note: Mapping[str, Any], entries: Tensor) -> Index:
+        """An index that was in a file."""
+        index = cls(int(note["population"]), [Layout.of_note(n) for n in note["layouts"]], entries.cpu().numpy())
+        clients, layouts, rows, _ = index.entries
+        rising = np.diff(clients, prepend=-1, append=index.population) > 0
+        if not rising.all() or ((layouts < 0) | (layouts >= len(index.layouts)) | (rows < 0)).any():
+            raise ValueError("its list of rows")
+        return index
+
+
+class MappedStore:
+    """Everything in the files of a folder; in memory are only the clients that are asked for.
+
+    Nothing is read or written before the first commit or :meth:`adopt`. What was handed out never changes. A store
+    belongs to one thread, and a folder to one store.
+    """
+
+    def __init__(self, folder: Path, start: Begin, population: int, device: torch.device | str = "cpu") -> None:
+        if not hasattr(os, "preadv"):
+            raise FedapmError('this system cannot keep clients in files; set engine.store = "memory".')
+        self.folder, self.population, self.device = folder, population, device
+        self.damaged = False
+        """Whether a memory was lost, so that the store must not go into a checkpoint any more."""
+        self.held: dict[str, Index] = {}
+        """The checkpoints whose rows are not written to, by name."""
+        self._start = start
+        self._open = OpenFiles()
+        self._files: list[RowFile] = []
+        self._numbers: dict[Key, int] = {}
+        self._layout: Integers = np.zeros(population, np.int64)
+        self._row: Integers = np.full(population, -1, np.int64)
+        self._crc: Integers = np.zeros(population, np.int64)
+        self._scratch: tuple[int, Scratch] | None = None
+
+    @classmethod
+    def temporary(cls, start: Begin, population: int, device: torch.device | str = "cpu") -> MappedStore:
+        """A store in a folder of its own, which goes when the store does."""
+        folder = tempfile.mkdtemp(prefix="fedapm-")
+        store = cls(Path(folder), start, population, device)
+        weakref.finalize(store, _remove, folder, os.getpid())
+        return store
+
+    def get(self, client: int) -> Kept:
+        """A client's memory, or how it starts."""
+        row = int(self._row[client])
+        if row < 0:
+            return self._start(client)
+        file = self._files[int(self._layout[client])]
+        # new memory each time, so that what is handed out shares nothing with a later read
+        memory = torch.empty(file.layout.size, dtype=torch.uint8)
+        try:
+            file.read(row, int(self._crc[client]), client, memory.numpy().data)
+        except (FedapmError, OSError) as error:
+            self.damaged = True
+            if isinstance(error, OSError):
+                raise
+            raise FedapmError(f"{str(error).removesuffix('.')}; resume the run from its last checkpoint.") from None
+        return file.layout.read(memory, self.device)
+
+    def commit(self, updates: Mapping[int, Kept]) -> None:
+        """Replace the memories of some clients: of all of them or, if this fails, of none."""
+        written = []
+        for client, kept in updates.items():
+            found = unpack(kept)
+            number = self._number(found.key)
+            file, scratch = self._files[number], self._scratch_for(number)
+            scratch.fill(found.numbers, found.tensors)
+            row = file.take()
+            written.append((client, number, row, file.write(row, scratch.memory)))
+        for client, number, row, crc in written:
+            if self._row[client] >= 0:
+                self._files[self._layout[client]].give_back(int(self._row[client]))
+            self._layout[client], self._row[client], self._crc[client] = number, row, crc
+
+    def touched(self) -> Iterator[tuple[int, Kept]]:
+        """The clients whose memory is no longer how it started, in order."""
+        for client in self.clients().tolist():
+            yield client, self.get(client)
+
+    def clients(self) -> Integers:
+        """The clients that :meth:`touched` gives, without what they keep."""
+        return np.flatnonzero(self._row >= 0)
+
+    def index(self) -> Index:
+        """Where everything is now; all of it is on the disk when this returns."""
+        if self.damaged:
+            raise FedapmError(f"{self.folder} has lost the memories of some clients, so there is nothing to save.")
+        try:
+            for file in self._files:
+                file.flush()
+        except OSError:
+            # what could not be written may be forgotten by the system, and a second attempt would not notice
+            self.damaged = True
+            raise
+        sync_folder(self.folder)
+        clients = self.clients()
+        entries = np.stack([clients, self._layout[clients], self._row[clients], self._crc[clients]])
+        return Index(self.population, [file.layout for file in self._files], entries)
+
+    def hold(self, indices: Mapping[str, Index]) -> None:
+        """Keep the rows of these checkpoints as they are, and those of none other."""
+        self.held = dict(indices)
+        held = [_by_layout(*self._places(index)) for index in self.held.values()]
+        clients = self.clients()
+        now = _by_layout(self._layout[clients], self._row[clients])
+        none = np.zeros(0, np.int64)
+        for number, file in enumerate(self._files):
+            file.recount([rows.get(number, none) for rows in held], now.get(number, none))
+
+    def adopt(self, index: Index) -> None:
+        """Go on from where everything was at some moment. Every row is read once, so that damage is found first."""
+        if index.population != self.population:
+            raise FedapmError(
+                f"{self.folder} holds the memories of {index.population} clients, but this run has {self.population}."
+            )
+        numbers, rows = self._places(index)
+        clients, crcs = index.entries[0], index.entries[3]
+        for place in np.lexsort((rows, numbers)).tolist():
+            file = self._files[numbers[place]]
+            memory = self._scratch_for(int(numbers[place])).memory[: file.layout.size]
+            file.read(int(rows[place]), int(crcs[place]), int(clients[place]), memory)
+        self._row[:] = -1
+        self._layout[clients], self._row[clients], self._crc[clients] = numbers, rows, crcs
+        self.hold(self.held)
+
+    def _places(self, index: Index) -> tuple[Integers, Integers]:
+        """The layouts of an index's clients, as they are numbered here, and their rows."""
+        _, layouts, rows, _ = index.entries
+        return np.array([self._number(layout.key) for layout in index.layouts], np.int64)[layouts], rows
+
+    def _number(self, key: Key) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._files)
+            self._files.append(RowFile(self.folder, Layout(key), self._open))
+        return number
+
+    def _scratch_for(self, number: int) -> Scratch:
+        # there is only one, because there may be as many layouts as clients
+        if self._scratch is None or self._scratch[0] != number:
+            self._scratch = number, Scratch(self._files[number].layout, self._files[number].stride)
+        return self._scratch[1]
+
+
+class Everyone(Mapping[int, Kept]):
+    """The clients that have taken part, each read when it is asked for."""
+
+    def __init__(self, store: MappedStore) -> None:
+        self._store = store
+        self._clients: list[int] = store.clients().tolist()
+
+    def __getitem__(self, client: int) -> Kept:
+        return self._store.get(client)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+
+def store_maker(
+    kind: Kind, folder: Path | None, population: int, device: torch.device | str = "cpu"
+) -> Callable[[Begin], Store]:
+    """What makes the store of a run; without a folder rows go into a temporary one."""
+
+    def make(start: Begin) -> Store:
+        large = hasattr(os, "preadv") and population * start(0).nbytes > LARGE
+        if kind == "memory" or (kind == "auto" and not large):
+            return MemoryStore(start)
+        if folder is None:
+            return MappedStore.temporary(start, population, device)
+        return MappedStore(folder, start, population, device)
+
+    return make
+
+
+class Scratch:
+    """Memory for one row on its way into a file."""
+
+    def __init__(self, layout: Layout, size: int) -> None:
+        row = torch.zeros(size, dtype=torch.uint8)
+        self.memory = row.numpy().data
+        self._numbers, self._views = layout.numbers(row), layout.views(row)
+
+    @torch.no_grad()
+    def fill(self, numbers: list[float], tensors: list[Tensor]) -> None:
+        """Put a client's memory in place."""
+        self._numbers[:] = numbers
+        if tensors:
+            torch._foreach_copy_(self._views, tensors)
+
+
+class RowFile:
+    """A file of rows with one layout, some of them in use and the others free."""
+
+    def __init__(self, folder: Path, layout: Layout, files: OpenFiles) -> None:
+        self.path, self.layout = folder / f"{layout.digest}.rows", layout
+        # whole pages are written without reading what was there before
+        self.stride = layout.size if layout.size < PAGE else -(-layout.size // PAGE) * PAGE
+        self._open = files
+        self._count = 0
+        self._free: list[int] = []
+        self._held = np.zeros(0, np.bool_)
+        self._dirty = False
+
+    def take(self) -> int:
+        """A row that is free."""
+        if self._free:
+            return self._free.pop()
+        self._count += 1
+        return self._count - 1
+
+    def give_back(self, row: int) -> None:
+        """A row is no longer in use; it is free unless a checkpoint has it."""
+        if row >= len(self._held) or not self._held[row]:
+            self._free.append(row)
+
+    def recount(self, held: Iterable[Integers], now: Integers) -> None:
+        """Find out which rows are free, given those of checkpoints and those in use."""
+        held = list(held)
+        self._count = 1 + max((int(rows.max()) for rows in (*held, now) if rows.size), default=-1)
+        self._held = np.zeros(self._count, np.bool_)
+        for rows in held:
+            self._held[rows] = True
+        used = self._held.copy()
+        used[now] = True
+        # from the end, so that those at the beginning of the file are taken first
+        self._free = np.flatnonzero(~used)[::-1].tolist()
+
+    def read(self, row: int, crc: int, client: int, memory: memoryview) -> None:
+        """Fill memory from a row, or say whose row is damaged.
+
+        A system that fails to read says nothing of what is there, so that is another kind of error.
+        """
+        whose = f"the memory of the client at position {client}"
+        try:
+            got = _read(self._open(self.path, os.O_RDONLY), memory, row * self.stride)
+        except FileNotFoundError:
+            raise FedapmError(f"{self.path} is missing, and with it {whose}.") from None
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+        if got < len(memory):
+            raise FedapmError(f"{self.path} is cut off and lacks {whose}.")
+        if zlib.crc32(memory) != crc:
+            raise FedapmError(f"{self.path} is damaged: {whose} does not match its checksum.")
+
+    def write(self, row: int, content: memoryview) -> int:
+        """Write a row; returns its checksum."""
+        self._dirty = True
+        try:
+            _write(self._open(self.path, os.O_RDWR | os.O_CREAT), content, row * self.stride)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+        return zlib.crc32(content[: self.layout.size])
+
+    def flush(self) -> None:
+        """Wait until everything written is on the disk."""
+        if not self._dirty:
+            return
+        try:
+            # opened anew, so that a file that was removed in the meantime is missed here
+            handle = os.open(self.path, os.O_RDWR)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+        self._dirty = False
+
+
+class OpenFiles:
+    """Files that stay open, but never more than a few, and closed when nobody uses them any more."""
+
+    def __init__(self) -> None:
+        self._handles: dict[tuple[Path, int], int] = {}
+        weakref.finalize(self, _close_all, self._handles)
+
+    def __call__(self, path: Path, flags: int) -> int:
+        """The file, opened in this way."""
+        handle = self._handles.get((path, flags))
+        if handle is None:
+            if len(self._handles) == OPEN_FILES:
+                os.close(self._handles.pop(next(iter(self._handles))))
+            if flags & os.O_CREAT:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            handle = self._handles[path, flags] = os.open(path, flags, 0o666)
+        return handle
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the file system can tell."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _remove(folder: str, owner: int) -> None:
+    # a process that was forked has the store too, but the folder is not its own
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _close_all(handles: dict[tuple[Path, int], int]) -> None:
+    while handles:
+        os.close(handles.popitem()[1])
+
+
+def _read(handle: int, memory: memoryview, at: int) -> int:
+    """How much of the memory could be filled; the system may take several goes."""
+    done = 0
+    while done < len(memory) and (got := os.preadv(handle, [memory[done:]], at + done)):
+        done += got
+    return done
+
+
+def _write(handle: int, content: memoryview, at: int) -> None:
+    done = 0
+    while done < len(content):
+        done += os.pwrite(handle, content[done:], at + done)
+
+
+def _by_layout(numbers: Integers, rows: Integers) -> dict[int, Integers]:
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(rows[order], starts[1:]), strict=True)) if len(rows) else {}

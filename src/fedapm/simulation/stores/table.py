@@ -1,0 +1,129 @@
+"""Table: clients' memories as rows of large tensors, so that a cohort is read and written at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedapm.core.algorithm import State, Value
+from fedapm.core.batched import Each, Stack
+from fedapm.core.vec import Vec
+from fedapm.simulation.stores.base import Kept
+
+
+class TableStore:
+    """Everything in memory, one row a client, for clients whose memories look alike.
+
+    Rows are pages of a zeroed allocation until they are written, so a client that never takes part costs nothing.
+    """
+
+    def __init__(self, start: Callable[[int], Kept], population: int) -> None:
+        self._start = start
+        self._population = population
+        self._columns: dict[tuple[str, str], Tensor] = {}
+        self._touched = torch.zeros(population, dtype=torch.bool)
+        self._template: Kept | None = None
+
+    def get(self, client: int) -> Kept:
+        """A client's memory, or how it starts."""
+        if not self._touched[client]:
+            return self._start(client)
+        state, buffers = self._layout()
+
+        def vector(field: str, like: Vec) -> Vec:
+            return Vec({n: self._columns[field, n][client].clone() for n in like})
+
+        fields: dict[str, Value] = {
+            field: vector(f"state.{field}", value)
+            if isinstance(value, Vec)
+            else float(self._columns[field, ""][client])
+            for field, value in state.items()
+        }
+        return Kept(State(**fields), vector("buffers", buffers))
+
+    def commit(self, updates: Mapping[int, Kept]) -> None:
+        """Replace the memories of some clients."""
+        for client, kept in updates.items():
+            self._allocate(kept)
+            for key, value in _flat(kept):
+                self._columns[key][client] = value
+            self._touched[client] = True
+
+    def touched(self) -> Iterator[tuple[int, Kept]]:
+        """The clients whose memory is no longer how it started, in order."""
+        for client in self._touched.nonzero().flatten().tolist():
+            yield client, self.get(client)
+
+    def gather(self, clients: Sequence[int]) -> State:
+        """The states of some clients side by side."""
+        index = torch.tensor(clients)
+        state, _ = self._layout()
+        fresh = ~self._touched[index]
+        found: dict[str, Value] = {}
+        for field, value in state.items():
+            if isinstance(value, Vec):
+                rows = {n: self._rows((f"state.{field}", n), t, index, fresh) for n, t in value.items()}
+                found[field] = Stack(rows)
+            else:
+                number = torch.tensor(float(value), dtype=torch.float64)
+                found[field] = Each(self._rows((field, ""), number, index, fresh))  # type: ignore[assignment]
+        return State(**found)
+
+    def scatter(self, clients: Sequence[int], state: State) -> None:
+        """Replace the states of some clients by those side by side."""
+        index = torch.tensor(clients)
+        self._allocate(self._sample())
+        for field, value in state.items():
+            if isinstance(value, Vec):
+                for name, tensor in value.items():
+                    self._columns[f"state.{field}", name][index.to(tensor.device)] = tensor
+            else:
+                numbers = value.values if isinstance(value, Each) else torch.tensor(float(value), dtype=torch.float64)
+                self._columns[field, ""][index] = numbers.cpu()
+        self._touched[index] = True
+
+    def forget(self, clients: Sequence[int]) -> None:
+        """Let some clients start anew."""
+        self._touched[torch.tensor(clients, dtype=torch.long)] = False
+
+    def is_touched(self, clients: Sequence[int]) -> list[bool]:
+        """Whether each client's memory is no longer how it started."""
+        found: list[bool] = self._touched[torch.tensor(clients)].tolist()
+        return found
+
+    def _rows(self, key: tuple[str, str], start: Tensor, index: Tensor, fresh: Tensor) -> Tensor:
+        if key not in self._columns:
+            return start.expand(len(index), *start.shape)
+        column = self._columns[key]
+        rows = column.index_select(0, index.to(column.device))
+        if bool(fresh.any()):
+            rows[fresh.to(column.device)] = start
+        return rows
+
+    def _sample(self) -> Kept:
+        if self._template is None:
+            self._template = self._start(0)
+        return self._template
+
+    def _layout(self) -> tuple[State, Vec]:
+        kept = self._sample()
+        return kept.state, kept.buffers
+
+    def _allocate(self, kept: Kept) -> None:
+        if self._columns:
+            return
+        for key, value in _flat(kept):
+            self._columns[key] = torch.zeros(self._population, *value.shape, dtype=value.dtype, device=value.device)
+
+
+def _flat(kept: Kept) -> Iterator[tuple[tuple[str, str], Tensor]]:
+    for field, value in kept.state.items():
+        if isinstance(value, Vec):
+            for name, tensor in value.items():
+                yield (f"state.{field}", name), tensor
+        else:
+            yield (field, ""), torch.tensor(float(value), dtype=torch.float64)
+    for name, tensor in kept.buffers.items():
+        yield ("buffers", name), tensor

@@ -1,0 +1,212 @@
+"""Studies: the trials of every method in one SQLite file, and what is to be tried next.
+
+One process alone opens the file. A trial that is running when it is opened was left behind by a process that is gone;
+it is the next one to go on with.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedapm.core.extras import need
+from fedapm.core.random import key
+from fedapm.errors import FedapmError
+from fedapm.tuning.method_search import Subject
+from fedapm.tuning.options import Options
+from fedapm.tuning.space import Choice, Dimension, Params, Range, Value
+from fedapm.tuning.trial import Outcome
+
+BUSY = 60
+"""Seconds to wait where somebody else, such as a dashboard, reads the file."""
+State = Literal["running", "complete", "pruned", "diverged"]
+
+
+def library() -> Any:
+    """optuna, or one line that says how to install it."""
+    return need("optuna", "tune", "tuning")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep optuna from reporting every study and trial."""
+    logging = library().logging
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def storage(path: Path) -> Any:
+    """The file of all studies."""
+    optuna = library()
+    if "?" in str(path.absolute()):
+        raise FedapmError(f"{path}: the trials' database cannot lie below a folder with a question mark in its name.")
+    # optuna fills in what stands between braces
+    url = f"sqlite:///{path.absolute()}".replace("{", "{{").replace("}", "}}")
+    try:
+        return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": BUSY}})
+    except Exception as error:
+        # the database, its driver and its migrations each have errors of their own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise FedapmError(
+            f"{path} is no database of trials, or a damaged one ({reason}); tune into another folder."
+        ) from None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One trial as it is recorded."""
+
+    number: int
+    state: State
+    value: float | None
+    settings: Mapping[str, Any]
+
+
+class Study:
+    """The trials of one method."""
+
+    def __init__(self, store: Any, subject: Subject, options: Options) -> None:
+        self.subject, self.options = subject, options
+        self._optuna = library()
+        self._study = self._optuna.create_study(
+            storage=store,
+            study_name=subject.name,
+            direction="maximize",
+            pruner=_pruner(self._optuna, options),
+            load_if_exists=True,
+        )
+        self._active: dict[int, Any] = {}
+        self._told: dict[int, int] = {}
+
+    @property
+    def running(self) -> int:
+        """How many trials are under way."""
+        return len(self._active)
+
+    @property
+    def left(self) -> int:
+        """How many trials have still to be run, or to be finished."""
+        return self.subject.budget - sum(bool(t.state.is_finished()) for t in self._trials())
+
+    @property
+    def started(self) -> int:
+        """How many trials there are, finished or not."""
+        return len(self._trials())
+
+    def next(self) -> tuple[int, dict[str, Any]] | None:
+        """The number and the settings of the next trial; None where there are enough."""
+        states = self._optuna.trial.TrialState
+        trials = self._trials()
+        left = [t for t in trials if t.state == states.RUNNING and t.number not in self._active]
+        if left:
+            self._study.sampler = self._sampler(left[0].number)
+            self._told[left[0].number] = max(left[0].intermediate_values, default=0)
+            return self._settings(self._optuna.trial.Trial(self._study, left[0]._trial_id))
+        # a trial waits where a process died between writing it down and starting it
+        waiting = sum(t.state == states.WAITING for t in trials)
+        number = len(trials) - waiting
+        if number >= self.subject.budget:
+            return None
+        if not waiting and (given := self._given(number)) is not None:
+            self._study.enqueue_trial(given)
+        self._study.sampler = self._sampler(number)
+        return self._settings(self._study.ask())
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Record a score on the way; whether the trial should stop. The present settings are always run to the end."""
+        if self.options.pruner == "none":
+            return False
+        trial = self._active[number]
+        if step > self._told[number]:
+            trial.report(value, step)
+        return bool(trial.should_prune()) and number > 0
+
+    def finish(self, number: int, outcome: Outcome) -> None:
+        """Record how a trial ended."""
+        trial = self._active.pop(number)
+        trial.set_user_attr("scores", [_plain(score) for score in outcome.scores])
+        if outcome.status == "pruned":
+            self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
+            return
+        trial.set_user_attr("diverged", outcome.status == "diverged")
+        mean = math.fsum(outcome.scores) / len(outcome.scores) if outcome.status == "complete" else self.options.worst
+        self._study.tell(trial, mean)
+
+    def rows(self) -> list[Row]:
+        """Every trial that was started, in order."""
+        return [
+            Row(t.number, _state(t), _value(t), json.loads(t.user_attrs["settings"]))
+            for t in self._trials()
+            if "settings" in t.user_attrs
+        ]
+
+    def _trials(self) -> Sequence[Any]:
+        found: Sequence[Any] = self._study.get_trials(deepcopy=False)
+        return found
+
+    def _given(self, number: int) -> Params | None:
+        if number == 0:
+            return self.subject.start
+        return self.subject.points[number - 1] if self.subject.points is not None else None
+
+    def _settings(self, trial: Any) -> tuple[int, dict[str, Any]]:
+        """A trial's number and what it sets; asked again, after a restart, it is the same."""
+        self._active[trial.number] = trial
+        self._told.setdefault(trial.number, 0)
+        if "settings" in trial.user_attrs:
+            return trial.number, json.loads(trial.user_attrs["settings"])
+        first = trial.number == 0
+        searched = [d for d in self.subject.space if not first or d.name in self.subject.start]
+        params = {d.name: _suggested(trial, d) for d in searched}
+        settings = self.subject.settings(None if first else params)
+        trial.set_user_attr("settings", json.dumps(settings))
+        return trial.number, settings
+
+    def _sampler(self, number: int) -> Any:
+        """A sampler of this trial's own, so that its draws depend on what is known and not on restarts."""
+        seed = key(self.options.seeds[0], "tuning", self.subject.name, number) % 2**32
+        start = max(4, min(10, self.subject.budget // 3))
+        return self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=start)
+
+
+def _pruner(optuna: Any, options: Options) -> Any:
+    if options.pruner == "none":
+        return optuna.pruners.NopPruner()
+    rounds = options.rounds or 1
+    if options.pruner == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=rounds // 5)
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=max(1, rounds // 9), reduction_factor=3)
+
+
+def _suggested(trial: Any, d: Dimension) -> Value:
+    if isinstance(d.values, Choice):
+        found: Value = trial.suggest_categorical(d.name, d.values.values)
+    elif isinstance(d.values, Range):
+        found = trial.suggest_float(d.name, d.values.low, d.values.high, log=d.values.log)
+    else:
+        found = trial.suggest_int(d.name, d.values.low, d.values.high)
+    return found
+
+
+def _state(trial: Any) -> State:
+    if trial.state.name == "COMPLETE":
+        return "diverged" if trial.user_attrs.get("diverged") else "complete"
+    return "pruned" if trial.state.name == "PRUNED" else "running"
+
+
+def _value(trial: Any) -> float | None:
+    """The score of a trial that was run to its end; optuna gives a pruned one its last score on the way."""
+    return trial.value if trial.state.name == "COMPLETE" else None
+
+
+def _plain(score: float) -> float | None:
+    return score if math.isfinite(score) else None

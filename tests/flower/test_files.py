@@ -1,0 +1,105 @@
+"""What travels and what a client keeps: it survives, and what is none of it is refused."""
+
+import stat
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedapm.core.algorithm import State, Upload
+from fedapm.core.solver import Solved
+from fedapm.core.vec import Vec
+from fedapm.flower.client import versions
+from fedapm.flower.client.versions import Version, Versions, version_id
+from fedapm.flower.local.lock import at_work, lock_of
+from fedapm.flower.transport import codec
+from fedapm.simulation.stores.base import Kept
+from tests.helpers.unit import refused
+
+RUN, TOKEN = "a" * 32, "b" * 12
+
+
+def test_a_message_survives_its_way():
+    tensors = {"a/b": torch.randn(3, 2), "c": torch.arange(4), "half": torch.randn(5).bfloat16(), "none": torch.ones(0)}
+    note, found = codec.decode(codec.records({"x": [1, None, 0.1 + 0.2]}, codec.block(tensors)))
+    assert note == {"x": [1, None, 0.1 + 0.2]}
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[n], t) and found[n].dtype == t.dtype for n, t in tensors.items())
+    assert codec.block({}) is None
+
+
+def of(**more) -> RecordDict:
+    return RecordDict({codec.NOTE: ConfigRecord({"json": "{}"}), **more})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({codec.NOTE: ConfigRecord({"json": "["})}),
+        RecordDict({codec.NOTE: ConfigRecord({"json": "[1]"})}),
+        RecordDict({codec.NOTE: ConfigRecord({"json": 3})}),
+        of(other=ConfigRecord()),
+        of(vectors=ConfigRecord()),
+        of(vectors=ArrayRecord({"a": Array(np.ones(2))})),
+        of(vectors=ArrayRecord({codec.FORMAT: Array(np.ones(2))})),
+        of(vectors=ArrayRecord({codec.FORMAT: Array("uint8", (3,), codec.FORMAT, b"abc")})),
+        of(vectors=ArrayRecord({codec.FORMAT: Array("uint8", (16,), codec.FORMAT, b"\xff" * 16)})),
+    ],
+)
+def test_what_is_no_message_is_refused(content):
+    with refused("message"):
+        codec.decode(content)
+
+
+def version(round: int, token: str = TOKEN) -> Version:
+    x = Vec({"w": torch.tensor([float(round)])})
+    state = State(u=x, xi=0.5)
+    return Version(version_id(round, token), Kept(state, Vec()), x, Upload({"dz": x}, 2.0), [Solved(1, 2, 0.5)])
+
+
+def test_versions_survive_and_old_ones_go(tmp_path):
+    kept = Versions(tmp_path, RUN, "../we/ird")
+    assert tmp_path in kept.folder.resolve().parents
+    assert ".." not in kept.folder.name.removeprefix("client-..")
+    with kept.locked():
+        for round in range(1, 6):
+            kept.save(version(round))
+    assert stat.S_IMODE(kept.folder.stat().st_mode) == 0o700
+    found = kept.load(version_id(3, TOKEN))
+    assert found.kept.state.u.equal(Vec({"w": torch.tensor([3.0])}))
+    assert (found.kept.state.xi, found.upload.weight, found.log) == (0.5, 2.0, [Solved(1, 2, 0.5)])
+    kept.prune("", version_id(5, TOKEN))
+    assert len(kept.ids()) == 5
+    kept.prune(version_id(4, TOKEN), version_id(2, TOKEN))
+    assert [int(i[:6]) for i in kept.ids()] == [2, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "000001-XYZ", "1-" + TOKEN, "000001-" + TOKEN + "/..", "lock"])
+def test_names_from_the_network_are_names_and_no_paths(tmp_path, name):
+    kept = Versions(tmp_path, RUN, "a")
+    with refused("not the name of a version"):
+        kept.load(name)
+    with refused("not the name of a version"):
+        versions.round_of(name)
+    with refused("not the name of a run"):
+        Versions(tmp_path, name, "a")
+
+
+def test_two_processes_do_not_work_on_one_client(tmp_path, monkeypatch):
+    kept = Versions(tmp_path, RUN, "a")
+    monkeypatch.setattr(versions, "PATIENCE", 0.05)
+    kept.folder.mkdir(parents=True)
+    with FileLock(kept.folder / "lock"), refused("two nodes must not share"), kept.locked():
+        raise AssertionError("it is not alone")
+
+
+def test_a_lock_tells_whether_a_server_is_at_work(tmp_path):
+    out = tmp_path / "run"
+    assert not at_work(out)
+    with lock_of(out):
+        assert at_work(out)
+    assert not at_work(out)
+    assert not at_work(tmp_path / "nowhere" / "run")

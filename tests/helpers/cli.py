@@ -1,0 +1,51 @@
+"""The command line in this process, for every test that uses it."""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from typing import NamedTuple
+
+import pytest
+
+with warnings.catch_warnings():
+    # typer 0.20 asks click 8.5 for a name that click means to drop
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from fedapm.cli import app as cli
+
+QUICK = ["--set", "data.clients=4", "--set", "engine.fraction=0.5"]
+
+
+class Outcome(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def fedapm(*arguments: object) -> Outcome:
+    """Run the command line with these arguments."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["fedapm", *map(str, arguments)])
+        patch.setenv("OMP_NUM_THREADS", "1")
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def assert_refused(outcome: Outcome, *mentions: str) -> None:
+    """Exit code 2, exactly one line on stderr that begins with the program's name, nothing else."""
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    lines = outcome.err.splitlines()
+    assert len(lines) == 1, outcome.err
+    assert lines[0].startswith("fedapm: ")
+    for word in mentions:
+        assert word in lines[0], f"{word!r} is not in: {lines[0]}"

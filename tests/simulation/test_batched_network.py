@@ -1,0 +1,127 @@
+"""Networks computed for several clients at once: the backward pass written out agrees with autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from fedapm.simulation.batched.losses import losses
+from fedapm.simulation.batched.network import Chain, Mapped, linear, program
+from fedapm.simulation.problem import squared_error
+
+CLIENTS, SAMPLES, CLASSES = 3, 5, 4
+
+
+class Flat(nn.Module):
+    """Functions and methods in place of modules, and a layer used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.square, self.last = nn.Linear(6, 6), nn.Linear(6, 6, bias=False), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.first(x.flatten(1)))
+        return self.last(functional.relu(self.square(self.square(x).sigmoid())))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "perceptron": lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, CLASSES)),
+    "twice": Flat,
+    "one layer": lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, CLASSES), nn.Identity()),
+}
+
+
+def setting(make: Callable[[], nn.Module]) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
+    torch.manual_seed(3)
+    module = make().double()
+    stacked = {n: torch.randn(CLIENTS, *p.shape, dtype=torch.double) for n, p in module.named_parameters()}
+    x = torch.randn(CLIENTS, SAMPLES, 2, 3, dtype=torch.double)
+    return module, stacked, x, torch.randint(CLASSES, (CLIENTS, SAMPLES))
+
+
+def alone(
+    module: nn.Module, parameters: dict[str, Tensor], trained: Sequence[str], x: Tensor, y: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """One client by autograd."""
+    leaves = {n: t.clone().requires_grad_(n in trained) for n, t in parameters.items()}
+    loss = functional.cross_entropy(functional_call(module, leaves, (x,)), y)
+    return loss.detach(), list(torch.autograd.grad(loss, [leaves[n] for n in trained]))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("part", ["all", "last", "first"])
+def test_gradients_are_those_of_every_client_by_itself(name: str, part: str) -> None:
+    module, parameters, x, y = setting(NETWORKS[name])
+    assert linear(module)
+    names = list(parameters)
+    trained = {"all": names, "last": names[-2:], "first": names[:2]}[part]
+    found, values = [], losses(functional.cross_entropy, y, None)
+    for made in (program(module), Mapped(module)):
+        found.append(made.gradient(parameters, frozenset(names), trained, [x], values))
+    assert isinstance(program(module), Chain)
+    for grads, each in found:
+        for k in range(CLIENTS):
+            loss, expected = alone(module, {n: t[k] for n, t in parameters.items()}, trained, x[k], y[k])
+            torch.testing.assert_close(each[k], loss)
+            for grad, one in zip(grads, expected, strict=True):
+                torch.testing.assert_close(grad[k], one)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_training_does_not_change_can_be_computed_before(name: str) -> None:
+    module, parameters, x, y = setting(NETWORKS[name])
+    names = list(parameters)
+    # the layers that are not trained are the same for all clients
+    mixed = {n: t if n in names[-2:] else t[0] for n, t in parameters.items()}
+    stacked, trained, values = frozenset(names[-2:]), names[-2:], losses(functional.cross_entropy, y, None)
+    whole = program(module)
+    before, after = whole.cut(trained)
+    assert before is not None
+    kept = before.outputs(mixed, stacked, [x])
+    grads, each = after.gradient(mixed, stacked, trained, [kept], values)
+    expected, as_expected = whole.gradient(mixed, stacked, trained, [x], values)
+    torch.testing.assert_close(each, as_expected)
+    for grad, one in zip(grads, expected, strict=True):
+        torch.testing.assert_close(grad, one)
+
+
+@pytest.mark.parametrize("loss", [functional.cross_entropy, squared_error])
+def test_samples_that_weigh_nothing_do_not_count(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    outputs = torch.randn(2, 4, 3, dtype=torch.double)
+    classes = torch.randint(3, (2, 4))
+    targets = classes if loss is functional.cross_entropy else torch.randn(2, 4, 3, dtype=torch.double)
+    sizes = (4, 2)
+    weights = torch.tensor([[0.25] * 4, [0.5, 0.5, 0.0, 0.0]], dtype=torch.double)
+    found, slope = losses(loss, targets, weights).slope(outputs)
+    for k, size in enumerate(sizes):
+        leaf = outputs[k, :size].clone().requires_grad_(True)
+        expected = loss(leaf, targets[k, :size])
+        torch.testing.assert_close(found[k], expected.detach())
+        torch.testing.assert_close(slope[k, :size], torch.autograd.grad(expected, leaf)[0])
+        assert not slope[k, size:].any()
+
+
+def test_other_networks_are_mapped() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x.flatten(1)) + self.layer(x.flatten(1))
+
+    module, parameters, x, y = setting(Twice)
+    made = program(module)
+    assert isinstance(made, Mapped)
+    assert made.cut(list(parameters)) == (None, made)
+    names = list(parameters)
+    grads, each = made.gradient(parameters, frozenset(names), names, [x], losses(functional.cross_entropy, y, None))
+    loss, expected = alone(module, {n: t[1] for n, t in parameters.items()}, names, x[1], y[1])
+    torch.testing.assert_close(each[1], loss)
+    torch.testing.assert_close(grads[0][1], expected[0])

@@ -1,0 +1,217 @@
+"""A run that is cut off at any moment and resumed ends exactly as if nothing had happened."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedapm.errors import FedapmError, Interrupted
+from fedapm.experiments import build
+from fedapm.experiments.run import execute
+from fedapm.runs.files import read_json, read_tensors
+from fedapm.simulation import checkpoint
+from fedapm.simulation.engines.sequential import Sequential
+
+ROUNDS = 12
+SETTINGS = {
+    "data": {"name": "digits", "clients": 6},
+    "solver": {"epochs": 1},
+    "engine": {"rounds": ROUNDS, "checkpoint_every": 3, "seed": 1, "fraction": 0.5, "engine": "sequential"},
+}
+
+
+def plan(**engine):
+    return build.plan(build.resolve(SETTINGS, {"engine": engine}))
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory) -> Path:
+    """The run that nothing happened to."""
+    out = tmp_path_factory.mktemp("straight") / "run"
+    execute(plan(), out, show=False)
+    return out
+
+
+def assert_same(out: Path, straight: Path) -> None:
+    assert (out / "rounds.jsonl").read_bytes() == (straight / "rounds.jsonl").read_bytes()
+    expected = [*(straight / "models").iterdir(), checkpoint.found(straight / "checkpoints")[0]]
+    for path in expected:
+        mine, _ = read_tensors(out / path.relative_to(straight))
+        theirs, _ = read_tensors(path)
+        assert mine.keys() == theirs.keys()
+        assert all(mine[k].equal(theirs[k]) for k in mine), path.name
+    assert not list(out.rglob("*.tmp"))
+    assert read_json(out / "run.json")["status"] == "complete"
+
+
+def interrupt_at(monkeypatch, method: str, round: int) -> None:
+    """Ctrl-C in the middle of training or of evaluation."""
+    original = getattr(Sequential, method)
+    state = {"round": 0}
+
+    def wrapped(self, clients, down, store, *rest):
+        if method == "train":
+            state["round"] = rest[0]
+        else:
+            state["round"] += 1
+        for count, item in enumerate(original(self, clients, down, store, *rest)):
+            # evaluations start with round 0
+            if count == 1 and state["round"] == round + (method == "evaluate"):
+                raise KeyboardInterrupt
+            yield item
+
+    monkeypatch.setattr(Sequential, method, wrapped)
+
+
+@pytest.mark.parametrize("method", ["train", "evaluate"])
+@pytest.mark.parametrize("round", [1, 5, ROUNDS])
+def test_ctrl_c_anywhere_in_a_round_loses_only_that_round(tmp_path, monkeypatch, straight, method, round):
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, method, round)
+        with pytest.raises(Interrupted, match=f"after round {round - 1} of {ROUNDS}"):
+            execute(plan(), out, show=False)
+    assert read_json(out / "run.json")["status"] == "interrupted"
+    assert checkpoint.found(out / "checkpoints")[0].name == f"round-{round - 1:06d}.safetensors"
+    execute(plan(), out, resume=True, show=False)
+    assert_same(out, straight)
+
+
+def test_a_longer_run_continues_a_shorter_one(tmp_path, straight):
+    out = tmp_path / "run"
+    execute(plan(rounds=5), out, show=False)
+    execute(plan(rounds=ROUNDS), out, resume=True, show=False)
+    assert_same(out, straight)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, straight):
+    out = tmp_path / "run"
+    execute(plan(rounds=8), out, show=False)
+    newest, _older = checkpoint.found(out / "checkpoints")
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    said = []
+    execute(plan(), out, resume=True, show=False, warn=said.append)
+    assert len(said) == 1
+    assert str(newest) in said[0]
+    assert "damaged" in said[0]
+    assert_same(out, straight)
+
+
+def test_with_no_whole_checkpoint_the_run_starts_again(tmp_path, straight):
+    out = tmp_path / "run"
+    execute(plan(rounds=4), out, show=False)
+    for path in checkpoint.found(out / "checkpoints"):
+        path.write_bytes(path.read_bytes()[:100])
+    said = []
+    execute(plan(), out, resume=True, show=False, warn=said.append)
+    assert len(said) == 2
+    assert_same(out, straight)
+
+
+def test_a_line_that_was_cut_off_is_written_again(tmp_path, straight):
+    out = tmp_path / "run"
+    execute(plan(rounds=5), out, show=False)
+    with (out / "rounds.jsonl").open("a") as file:
+        file.write('{"round":6,"selec')
+    execute(plan(), out, resume=True, show=False)
+    assert_same(out, straight)
+
+
+def test_resuming_with_other_settings_is_refused_and_changes_nothing(tmp_path):
+    out = tmp_path / "run"
+    execute(plan(rounds=2), out, show=False)
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    with pytest.raises(FedapmError, match=r"engine\.fraction"):
+        execute(plan(rounds=4, fraction=0.9), out, resume=True, show=False)
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_what_does_not_change_results_may_change(tmp_path, straight):
+    out = tmp_path / "run"
+    execute(plan(rounds=5), out, show=False)
+    execute(plan(checkpoint_every=1), out, resume=True, show=False)
+    assert_same(out, straight)
+
+
+def test_a_finished_run_resumed_does_nothing(tmp_path, straight):
+    out = tmp_path / "run"
+    execute(plan(), out, show=False)
+    execute(plan(), out, resume=True, show=False)
+    assert_same(out, straight)
+
+
+def test_missing_records_are_not_papered_over(tmp_path):
+    out = tmp_path / "run"
+    execute(plan(rounds=4), out, show=False)
+    lines = (out / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (out / "rounds.jsonl").write_text("".join(lines[:2]))
+    with pytest.raises(FedapmError, match="lacks rounds"):
+        execute(plan(), out, resume=True, show=False)
+
+
+def command(out: Path, *more: str) -> list[str]:
+    given = [f"--set={t}.{k}={v}" for t, table in SETTINGS.items() for k, v in table.items() if k != "name"]
+    return [sys.executable, "-m", "fedapm", "run", "--data", "digits", *given, "--out", str(out), *more]
+
+
+def start_and_signal(out: Path, lines: int, number: int) -> subprocess.Popen:
+    """Start a run in a process of its own and send it a signal once so many rounds are recorded."""
+    process = subprocess.Popen(
+        command(out),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    rounds = out / "rounds.jsonl"
+    while process.poll() is None and not (rounds.is_file() and rounds.read_bytes().count(b"\n") >= lines):
+        time.sleep(0.002)
+    process.send_signal(number)
+    return process
+
+
+@pytest.mark.parametrize("lines", [pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(9, marks=pytest.mark.slow)])
+def test_kill_9_and_resume_in_real_processes(tmp_path, straight, lines):
+    out = tmp_path / "run"
+    process = start_and_signal(out, lines, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    done = subprocess.run(command(out, "--resume"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_same(out, straight)
+
+
+def test_ctrl_c_in_a_real_process_says_how_to_go_on(tmp_path, straight):
+    out = tmp_path / "run"
+    process = start_and_signal(out, 4, signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130, err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("fedapm: interrupted after round")
+    assert last.endswith("Continue with --resume.")
+    assert "Traceback" not in err
+    execute(plan(), out, resume=True, show=False)
+    assert_same(out, straight)
+
+
+@pytest.mark.parametrize("round", [1, 4, ROUNDS])
+def test_a_follower_that_fails_after_a_round_loses_only_that_round(tmp_path, straight, round):
+    class Fails:
+        def on_round(self, progress, record, seconds):
+            if progress.round == round:
+                raise OSError(28, "No space left on device")
+
+        def on_stop(self, progress, status):
+            pass
+
+    out = tmp_path / "run"
+    with pytest.raises(OSError, match="No space"):
+        execute(plan(), out, show=False, observers=[lambda *_: Fails()])
+    execute(plan(), out, resume=True, show=False)
+    assert_same(out, straight)

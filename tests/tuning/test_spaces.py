@@ -1,0 +1,220 @@
+"""The named spaces: every method has one, both grids are the same one, and units do not change a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedapm import METHODS
+from fedapm.algorithms import PRESETS
+from fedapm.data import Federation
+from fedapm.experiments import build
+from fedapm.experiments.run import execute
+from fedapm.tuning import Options
+from fedapm.tuning.method_search import Subject, subjects
+from fedapm.tuning.space import Choice, looked_up, put
+from fedapm.tuning.spaces import AROUND, COMMON, PAPER, SPACES, WIDE
+from fedapm.tuning.units import OWN, converted
+from tests.helpers.unit import refused
+
+M = 4
+LAYER = {
+    "data": {"clients": M, "validation": 0.2},
+    "engine": {"fraction": 0.5, "rounds": 1},
+    "solver": {"epochs": 1, "batch_size": 150},
+}
+EVERY = [*METHODS, *PRESETS]
+
+
+@pytest.fixture(scope="module")
+def clients() -> Federation:
+    return build.federation(build.resolve(LAYER).data)
+
+
+def subject(name: str, *layers: Any, **options: Any) -> Subject:
+    (found,) = subjects([name], [LAYER, *layers], Options(**options), M)
+    return found
+
+
+def test_every_method_has_a_wide_space_of_its_own() -> None:
+    assert {*WIDE} == {*EVERY}
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_every_value_of_a_named_space_is_a_good_one(space: str) -> None:
+    for found in subjects(EVERY, [LAYER], Options(trials=7, space=space, sampler="random"), M):
+        assert "solver.lr" in {d.setting for d in found.space}, found.name
+        assert {d.path[0] for d in found.space} <= {"solver", "algorithm", "model"}
+        assert found.budget == 7 or space != "wide", "every method gets the same number of trials"
+
+
+def test_common_settings_have_the_same_distribution_for_every_method() -> None:
+    cifar = {"data": {"name": "cifar10"}}
+    for found in subjects(EVERY, [LAYER, cifar], Options(), M):
+        values = {d.setting: d.values for d in found.space}
+        assert {d.setting: d.values for d in COMMON}.items() <= values.items(), found.name
+
+
+def test_the_present_settings_are_in_the_wide_space() -> None:
+    for found in subjects(EVERY, [LAYER], Options(), M):
+        assert {d.name for d in found.space} == {*found.start}, found.name
+        assert "model.options.dropout" not in {d.setting for d in found.space}, "this network has none"
+
+
+def values(found: Subject, setting: str) -> tuple[Any, ...]:
+    (one,) = (d.values for d in found.space if d.setting == setting)
+    assert isinstance(one, Choice)
+    return one.values
+
+
+def test_the_papers_grid_is_the_papers() -> None:
+    found = subject("fedapm", space="paper", trials=99)
+    assert values(found, "solver.lr") == (0.05, 0.1, 0.5, 1.0)
+    assert values(found, "algorithm.rho") == (0.001, 0.01, 0.02, 0.05, 0.1)
+    assert found.budget == 21, "20 points, and the settings without a search"
+    assert found.experiments(found.settings(None))[0].engine.units == "paper"
+
+
+@pytest.mark.parametrize("name", [*PAPER, *AROUND, "fedavg"])
+def test_both_grids_are_the_same_runs(name: str) -> None:
+    paper, client = subject(name, space="paper", trials=99), subject(name, space="client", trials=99)
+    assert paper.points is not None
+    assert client.points is not None
+    assert len(paper.points) == len(client.points)
+    for ours, theirs in [*zip(client.points, paper.points, strict=True)][::5]:
+        (run,) = paper.experiments(paper.settings(theirs))
+        again = converted(name, run.tables(), "client", M)
+        for setting, value in client.settings(ours).items():
+            assert math.isclose(again.get(setting, looked_up(run.tables(), setting)), value), setting
+
+
+@pytest.mark.parametrize("name", [*OWN, "fedalt", "fedala", "fedcp", "scaffold"])
+def test_the_same_settings_in_other_units_are_the_same_run(name: str, clients: Federation) -> None:
+    more = {"algorithm": {"xi": 0.5, "max_epochs": 2, "lr_v": 0.1}} if name == "fedapm" else {}
+    (here,) = subject(name, more).experiments({})
+    tables: dict[str, Any] = here.tables()
+    changed = converted(name, tables, "paper", M)
+    assert changed["solver.lr"] == M * here.solver.lr
+    assert converted(name, tables, "client", M) == {}
+    for setting, value in {**changed, "engine.units": "paper"}.items():
+        put(tables, setting, value)
+    there = type(here).from_tables(tables)
+    losses = []
+    for settings in (here, there):
+        last = execute(build.plan(settings, clients), show=False).records[-1]
+        losses.append(next(iter(last["evaluations"].values()))["train_loss"]["mean"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("given", ["client", "paper"])
+@pytest.mark.parametrize("space", SPACES)
+def test_the_first_trial_is_the_run_without_a_search(given: str, space: str, clients: Federation) -> None:
+    found = subject("fedapm", {"engine": {"units": given}}, space=space)
+    (base,), (first,) = found.experiments({}), found.experiments(found.settings(None))
+    base = type(base).from_tables({**base.tables(), "engine": {**base.tables()["engine"], "units": given}})
+    losses = [
+        execute(build.plan(run, clients), show=False).records[-1]["evaluations"]["model"]["train_loss"]["mean"]
+        for run in (base, first)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_a_small_grid_is_tried_once_whole_and_a_large_one_in_part() -> None:
+    small, large = subject("fedavg", space="paper"), subject("fedapm", space="paper", trials=12)
+    assert small.points is not None
+    assert [params["solver.lr"] for params in small.points] == [0.05, 0.1, 0.5, 1.0]
+    assert small.budget == 5
+    assert large.points is not None
+    assert large.budget == 12
+    assert len({tuple(params.items()) for params in large.points}) == 11
+    assert large.points == subject("fedapm", space="paper", trials=12).points
+    assert large.points != subject("fedapm", space="paper", trials=12, seeds=(1,)).points
+
+
+def test_settings_that_are_tried_first_are_not_tried_again() -> None:
+    found = subject("fedavg", search=("solver.lr=0.1,0.2,0.4",))
+    assert found.points == ({"solver.lr": 0.1}, {"solver.lr": 0.4}), "0.2 is what digits has"
+    assert found.budget == 3
+    for trials in (1, 2, 3):
+        few = subject("fedavg", search=("solver.lr=0.1,0.2,0.4",), trials=trials, sampler="random")
+        assert few.points is not None
+        assert (few.budget, len(few.points)) == (trials, trials - 1)
+        assert {"solver.lr": 0.2} not in few.points
+
+
+def test_random_draws_depend_on_method_and_number_alone() -> None:
+    found = subject("fedavg", sampler="random", trials=5)
+    more = subject("fedavg", sampler="random", trials=8)
+    assert found.points is not None
+    assert more.points is not None
+    assert more.points[:4] == found.points
+    assert len({tuple(params.items()) for params in more.points}) == 7
+
+
+def test_a_setting_that_a_method_lacks_is_left_out_for_it() -> None:
+    search = ("algorithm.rho=0.1,0.2", "solver.lr=0.1,0.3", "fedprox.mu=0.5,0.6", "fedprox.solver.lr=0.7,0.8")
+    fedapm, fedprox, local = subjects(["fedapm", "fedprox", "local"], [LAYER], Options(search=search), M)
+    assert [d.setting for d in fedapm.space] == ["algorithm.rho", "solver.lr"]
+    assert {d.setting: str(d.values) for d in fedprox.space} == {"solver.lr": "0.7,0.8", "algorithm.mu": "0.5,0.6"}
+    assert [d.setting for d in local.space] == ["solver.lr"]
+
+
+@pytest.mark.parametrize(
+    ("search", "mentions"),
+    [
+        (["algorithm.roh=0.1,0.2"], ["'algorithm.roh'", "algorithm.rho"]),
+        (["solver.l=0.1,0.2"], ["'solver.l'"]),
+        (["model.options.widht=8,16"], ["'model.options.widht'", "width"]),
+        (["data.clients=3,4"], ["data.clients"]),
+        (["engine.fraction=0.1,0.2"], ["engine.fraction"]),
+        (["fedprox.mu=0.1,0.2"], ["fedprox", "not among"]),
+        (["fedapm.mo=0.1,0.2"], ["'fedapm.mo'", "fedapm"]),
+        (["solver.lr=0.1", "solver.lr=0.2"], ["twice"]),
+        (["solver.lr=0.1,-1"], ["lr", "-1"]),
+        (["solver.epochs=lin:1:4"], ["epochs"]),
+        (["algorithm.v_at=shared,global"], ["v_at", "'global'"]),
+        (["algorithm.rho=big,small"], ["rho", "'big'"]),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused_before_it_begins(search: list[str], mentions: list[str]) -> None:
+    with refused(*mentions):
+        subjects(["fedapm", "local"], [LAYER], Options(search=tuple(search)), M)
+
+
+def test_the_grid_sampler_wants_lists() -> None:
+    with refused("grid", "solver.lr", "log:0.005:1.0"):
+        subject("fedavg", sampler="grid")
+
+
+@pytest.mark.parametrize(
+    ("options", "mentions"),
+    [
+        ({"space": "papre"}, ["'papre'", "'paper'"]),
+        ({"sampler": "tep"}, ["'tep'", "'tpe'"]),
+        ({"pruner": "medium"}, ["'medium'", "'median'"]),
+        ({"metric": "acuracy"}, ["'acuracy'", "'accuracy'"]),
+        ({"metric": "train_loss"}, ["'train_loss'", "'test_loss'"]),
+        ({"select": "lats"}, ["'lats'", "'last'"]),
+        ({"trials": 0}, ["--trials 0"]),
+        ({"rounds": 0}, ["--rounds 0"]),
+        ({"seeds": ()}, ["seed"]),
+        ({"seeds": (1, 1)}, ["seed"]),
+        ({"space": "wide", "search": ("solver.lr=1",)}, ["--space", "--search"]),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], mentions: list[str]) -> None:
+    with refused(*mentions):
+        Options(**options)
+
+
+def test_a_loss_may_be_written_as_its_negative() -> None:
+    assert Options(metric="-test_loss").metric == "test_loss"
+    assert Options(metric="-test_loss").worst == -math.inf
+
+
+def test_spaces_are_described_in_the_documentation() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/how-to/tune.md").read_text("utf-8")
+    assert all(f"`{name}`" in page for name in SPACES)
