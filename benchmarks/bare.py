@@ -19,7 +19,7 @@ from torch.nn import functional
 from turns import Turns
 from workloads import Workload, network, samples, warm_up
 
-from fedapm.core.random import torch_stream
+from fedapm.core.random import torch_generator
 from fedapm.simulation.sampling import Sampling
 
 RHO, SIGMA = 0.03, 0.01
@@ -61,7 +61,7 @@ class Bare:
         stream: torch.Generator,
         linear: Tensors | None = None,
         pull: float = 0.0,
-        centre: Tensors | None = None,
+        center: Tensors | None = None,
     ) -> None:
         """SGD on the mean loss, plus ⟨linear, p⟩ and pull/2·‖p − centre‖² by hand in the gradient."""
         self.last = client
@@ -71,10 +71,10 @@ class Bare:
             for batch in torch.randperm(len(y), generator=stream).split(self.work.batch):
                 optimiser.zero_grad()
                 functional.cross_entropy(self.network(x[batch]), y[batch]).backward()
-                if centre is not None:
+                if center is not None:
                     with torch.no_grad():
                         for k, parameter in enumerate(trained):
-                            parameter.grad += pull * (parameter - centre[k])
+                            parameter.grad += pull * (parameter - center[k])
                             if linear is not None:
                                 parameter.grad += linear[k]
                 optimiser.step()
@@ -99,7 +99,7 @@ class FedAvg(Bare):
         total = [torch.zeros_like(t) for t in start]
         for client in self.cohort(number):
             put(self.parameters, start)
-            self.epochs(client, self.parameters, torch_stream(0, "batches", client, number))
+            self.epochs(client, self.parameters, torch_generator(0, "batches", client, number))
             for sum_, parameter in zip(total, self.parameters, strict=True):
                 sum_ += parameter.detach()
         put(self.parameters, [t / self.work.selected for t in total])
@@ -128,19 +128,19 @@ class FedAPM(Bare):
     def round(self, number: int) -> None:
         changes = [torch.zeros_like(t) for t in self.u_bar]
         for client in self.cohort(number):
-            for sum_, change in zip(changes, self.client(client, number), strict=True):
+            for sum_, change in zip(changes, self.client_update(client, number), strict=True):
                 sum_ += change
         self.u_bar = [u + change / self.work.clients for u, change in zip(self.u_bar, changes, strict=True)]
 
     def client(self, client: int, number: int) -> Tensors:
-        stream = torch_stream(0, "batches", client, number)
+        stream = torch_generator(0, "batches", client, number)
         old_v, old_u, old_pi = self.states[client]
         put(self.u, self.u_bar)
         put(self.v, old_v)
         self.only(self.v)
-        self.epochs(client, self.v, stream, pull=SIGMA, centre=old_v)
+        self.epochs(client, self.v, stream, pull=SIGMA, center=old_v)
         self.only(self.u)
-        self.epochs(client, self.u, stream, linear=old_pi, pull=RHO, centre=self.u_bar)
+        self.epochs(client, self.u, stream, linear=old_pi, pull=RHO, center=self.u_bar)
         v, u = copies(self.v), copies(self.u)
         pi = [p + RHO * (a - b) for p, a, b in zip(old_pi, u, self.u_bar, strict=True)]
         self.states[client] = v, u, pi

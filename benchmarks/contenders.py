@@ -24,7 +24,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 PATIENCE = 600
 """Seconds after which a contender that says nothing is given up."""
 
-Answer = dict[str, Any]
+ClientReply = dict[str, Any]
 
 
 class Failed(Exception):
@@ -56,13 +56,13 @@ class Contender:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment
         )
-        self.before: Answer = {}
+        self.before: ClientReply = {}
 
     def prepared(self) -> None:
         """Wait until it is ready."""
         self.before = self._answer()
 
-    def round(self) -> Answer:
+    def round(self) -> ClientReply:
         """One round, and whether it really was one."""
         answer = self.ask("round")
         wanted = self.work.steps(2 if self.entry.asked.get("method") == "fedapm" else 1)
@@ -70,7 +70,7 @@ class Contender:
             raise Failed(f"it did {answer['steps']} steps where a round has {wanted}")
         return answer
 
-    def ask(self, do: str) -> Answer:
+    def ask(self, do: str) -> ClientReply:
         """Let it do something, and what it says of it."""
         with self._awake():
             assert self._process.stdin is not None
@@ -115,7 +115,7 @@ class Contender:
             with suppress(OSError):
                 os.kill(pid, number)
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> ClientReply:
         assert self._process.stdout is not None
         heard, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
         if not heard:
@@ -123,7 +123,7 @@ class Contender:
         line = self._process.stdout.readline()
         if not line:
             raise Failed(self._last_words())
-        answer: Answer = json.loads(line)
+        answer: ClientReply = json.loads(line)
         return answer
 
     def _last_words(self) -> str:

@@ -32,7 +32,7 @@ from fedapm.runs.records import JsonLines
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "digits-flower.toml"
-Found = dict[str, Any]
+SearchResult = dict[str, Any]
 
 
 def settings(nodes: int, rounds: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def settings(nodes: int, rounds: int) -> dict[str, Any]:
     return tables
 
 
-def deployed(tables: dict[str, Any], folder: Path, nodes: int) -> Found:
+def deployed(tables: dict[str, Any], folder: Path, nodes: int) -> SearchResult:
     """The experiment on Flower's programs."""
     plan, out = deployment(tables), folder / "run"
     began = time.perf_counter()
@@ -66,7 +66,7 @@ def deployed(tables: dict[str, Any], folder: Path, nodes: int) -> Found:
     return {"up": up, "run": whole, "down": down, "seconds": seconds, "messages": messages, "vectors": record}
 
 
-def summary(found: Found, alone: list[float], nodes: int) -> Found:
+def summary(found: SearchResult, alone: list[float], nodes: int) -> SearchResult:
     """What a reader wants to know. The first line holds the roll call, the last one trains nothing."""
     rounds = found["seconds"][1:-1]
     ordinary = found["messages"][1:-1]

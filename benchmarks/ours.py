@@ -18,20 +18,20 @@ from workloads import Workload, samples, tiny
 
 from fedapm import FedAPM, FedAvg
 from fedapm.core.algorithm import Algorithm
-from fedapm.core.metrics import summarise
+from fedapm.core.metrics import summarize
 from fedapm.core.samples import Samples
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.data import ClientData, Federation
 from fedapm.models import CNN
 from fedapm.simulation.engines.base import Engine
-from fedapm.simulation.engines.processes import Processes
-from fedapm.simulation.engines.sequential import Sequential
-from fedapm.simulation.engines.vectorized import Vectorised
+from fedapm.simulation.engines.processes import ProcessEngine
+from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.engines.vectorized import VectorizedEngine
 from fedapm.simulation.loop import Loop, Progress, Record, Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
-from fedapm.simulation.stores.base import Begin, MemoryStore, Store
+from fedapm.simulation.stores.base import InitClient, MemoryStore, Store
 from fedapm.simulation.stores.table import TableStore
 
 METHODS: dict[str, Callable[[], Algorithm]] = {"fedavg": FedAvg, "fedapm": FedAPM}
@@ -52,15 +52,15 @@ def problem(work: Workload, method: Algorithm, data: Federation) -> Problem:
     """The workload as a problem, from the same start as every other contender."""
     torch.manual_seed(0)
     module = CNN() if work.name == "cnn" else tiny()
-    solver = Solver(lr=work.lr, epochs=work.epochs, batch_size=work.batch)
+    solver = SGDConfig(lr=work.lr, epochs=work.epochs, batch_size=work.batch)
     return Problem(data, module, SplitRule(personal=work.personal), adapt=method.adapt, solver=solver)
 
 
 def engine(name: str, workers: int, problem: Problem, method: Algorithm) -> Engine:
     """The engine of that name."""
     if name == "processes":
-        return Processes(problem, method, workers)
-    return Vectorised(problem, method) if name == "vectorised" else Sequential(problem, method)
+        return ProcessEngine(problem, method, workers)
+    return VectorizedEngine(problem, method) if name == "vectorised" else SequentialEngine(problem, method)
 
 
 def loop(work: Workload, method: Algorithm, name: str, workers: int = 1) -> Loop:
@@ -68,7 +68,7 @@ def loop(work: Workload, method: Algorithm, name: str, workers: int = 1) -> Loop
     made = problem(work, method, federation(work))
     runs = engine(name, workers, made, method)
 
-    def store(begin: Begin) -> Store:
+    def store(begin: InitClient) -> Store:
         return TableStore(begin, work.clients) if name == "vectorised" else MemoryStore(begin)
 
     return Loop(made, method, Schedule(NEVER, Sampling(count=work.selected), NEVER), engine=runs, make_store=store)
@@ -87,13 +87,13 @@ class Contender:
     def __init__(self, turns: Turns, work: Workload, loop: Loop) -> None:
         self.turns, self.work, self.loop = turns, work, loop
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Say what the round took and wait for the next."""
         del seconds
         self.turns.done(lambda: {"steps": self._steps(record), "loss": self.loss(progress, record["selected"][-1])})
         self.wait(progress)
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Let the engine go."""
         del progress, status
         self.loop.engine.close()
@@ -105,7 +105,7 @@ class Contender:
             down = self.loop.algorithm.broadcast(progress.server)
             view = self.loop.algorithm.views[0]
             everyone = range(len(self.loop.problem))
-            found = summarise(list(self.loop.engine.evaluate(everyone, down, progress.store, view)))
+            found = summarize(list(self.loop.engine.evaluate(everyone, down, progress.store, view)))
             return {"accuracy": found["accuracy"]["mean"]}
 
         self.turns.wait(evaluate=evaluate)
@@ -113,7 +113,7 @@ class Contender:
     def loss(self, progress: Progress, client: int) -> float:
         """Of a client's model, on its own data."""
         problem, method = self.loop.problem, self.loop.algorithm
-        u, v = method.model(method.broadcast(progress.server), progress.store.get(client).state)
+        u, v = method.client_model(method.broadcast(progress.server), progress.store.get(client).state)
         network = problem.network(client)
         network.load(u, v)
         data = problem.samples(client, "train")[:600]
@@ -131,7 +131,7 @@ def main() -> None:
     work, method = Workload.of(asked["workload"]), METHODS[asked["method"]]()
     runs = loop(work, method, asked["engine"], asked.get("workers", 1))
     contender = Contender(turns, work, runs)
-    runs.observers = [contender]
+    runs.callbacks = [contender]
     start = runs.progress
     turns.ready(loss=contender.loss(start, 0))
     contender.wait(start)

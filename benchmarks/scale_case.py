@@ -28,8 +28,8 @@ from fedapm.data import ClientData, Federation
 from fedapm.simulation.loop import Loop, Progress, Record, Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
-from fedapm.simulation.stores.base import Begin, Kept, MemoryStore, Store
-from fedapm.simulation.stores.disk import MappedStore
+from fedapm.simulation.stores.base import ClientState, InitClient, MemoryStore, Store
+from fedapm.simulation.stores.disk import DiskStore
 from fedapm.simulation.stores.table import TableStore
 
 WARM = 2
@@ -41,7 +41,7 @@ class Enough(Exception):
     """So many rounds are enough."""
 
 
-class Watch:
+class PruningCallback:
     """Observer that notes what every round took."""
 
     def __init__(self, rounds: int) -> None:
@@ -50,7 +50,7 @@ class Watch:
         self.cpu: list[float] = []
         self._began = time.process_time()
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Note it, and stop when there are enough."""
         del record
         self.wall.append(seconds)
@@ -59,7 +59,7 @@ class Watch:
             raise Enough
         self._began = time.process_time()
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Nothing is held."""
 
 
@@ -87,10 +87,10 @@ def clients(work: Workload) -> list[ClientData]:
     ]
 
 
-def make_store(kind: str, population: int, begin: Begin) -> Store:
+def make_store(kind: str, population: int, begin: InitClient) -> Store:
     """The store of that name."""
     if kind == "mapped":
-        return MappedStore.temporary(begin, population)
+        return DiskStore.temporary(begin, population)
     return TableStore(begin, population) if kind == "table" else MemoryStore(begin)
 
 
@@ -107,14 +107,14 @@ def touch_all(store: Store, population: int) -> int:
     return size
 
 
-def _own(kept: Kept) -> Kept:
+def _own(kept: ClientState) -> ClientState:
     state = {field: value.clone() if isinstance(value, Vec) else value for field, value in kept.state.items()}
-    return Kept(State(**state), kept.buffers)
+    return ClientState(State(**state), kept.buffers)
 
 
 def rounds(made: Problem, method: Algorithm, runs: str, store: Store, cohort: int, count: int) -> dict[str, Any]:
     """What a round takes, from a store that is there already."""
-    watch = Watch(count)
+    watch = PruningCallback(count)
     schedule = Schedule(NEVER, Sampling(count=cohort), NEVER)
     loop = Loop(made, method, schedule, [watch], engine(runs, 1, made, method), lambda _: store)
     with suppress(Enough):
@@ -155,7 +155,7 @@ def main() -> None:
     stages.done("memories")
     found = [rounds(made, method, runs, store, cohort, asked["rounds"]) for cohort in asked["cohorts"]]
     disk = 0
-    if isinstance(store, MappedStore):
+    if isinstance(store, DiskStore):
         disk = sum(entry.stat().st_blocks * 512 for entry in store.folder.iterdir())
     answer = {
         **{key: asked[key] for key in ("kind", "population", "store")},

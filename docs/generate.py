@@ -27,7 +27,7 @@ import tomli_w
 
 from fedapm.algorithms import METHODS, PRESETS, rows_of
 from fedapm.core.algorithm import Algorithm
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset, SplitRule
 from fedapm.data import DATA_SETS, Federation
 from fedapm.experiments.settings import DataSettings, EngineSettings, ModelSettings
@@ -94,7 +94,7 @@ def configuration() -> str:
     parts += section("[model]", ModelSettings)
     parts += options()
     parts += methods()
-    parts += section("[solver]", Solver)
+    parts += section("[solver]", SGDConfig)
     parts += section("[engine]", EngineSettings)
     parts += section("[flower]", FlowerSettings)
     parts += data_sets()
@@ -148,10 +148,10 @@ def traffic(kind: type[Algorithm]) -> tuple[int, int]:
     """Bytes one client sends and receives in a round, measured on a round with a few random pictures."""
     stream = np.random.default_rng(0)
     pictures = stream.standard_normal((8, 3, 32, 32)), np.arange(8)
-    method, rule, solver = kind(), SplitRule(preset="output"), Solver(epochs=1, batch_size=4)
+    method, rule, solver = kind(), SplitRule(preset="output"), SGDConfig(epochs=1, batch_size=4)
     problem = Problem(Federation.from_clients([pictures]), CNN, rule, adapt=method.adapt, solver=solver)
     down = method.broadcast(method.server_init(problem.u0))
-    reply = method.client(down, method.client_init(problem.u0, problem.start(0).v0), problem.task(0, 1))
+    reply = method.client_update(down, method.client_init(problem.u0, problem.start(0).v0), problem.task(0, 1))
     return reply.upload.nbytes, down.nbytes
 
 

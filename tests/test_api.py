@@ -20,7 +20,7 @@ from fedapm.report import write_report
 from fedapm.runs.export import export_model
 from fedapm.runs.files import read_tensors
 from fedapm.runs.records import load_run
-from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.engines.sequential import SequentialEngine
 from tests.helpers.unit import blob_clients, blobs, refused, two_layers, unless_refused
 
 QUICK: dict[str, Any] = {"personal": ["head"], "rounds": 3, "fraction": 1.0, "batch_size": 5}
@@ -384,15 +384,15 @@ def test_a_run_interrupted_while_it_evaluates_can_be_resumed(tmp_path: Path, mon
     options = QUICK | {"count": 3, "checkpoint_every": 0, "engine": "sequential"}
     federation = blob_clients(6)
     whole = fedapm.train(federation, two_layers, **options)
-    evaluate, asked = Sequential.evaluate, []
+    evaluate, asked = SequentialEngine.evaluate, []
 
-    def interrupted_in_round_1(self: Sequential, *arguments: Any) -> Any:
+    def interrupted_in_round_1(self: SequentialEngine, *arguments: Any) -> Any:
         asked.append(arguments)
         if len(asked) == 2:
             raise KeyboardInterrupt
         return evaluate(self, *arguments)
 
-    monkeypatch.setattr(Sequential, "evaluate", interrupted_in_round_1)
+    monkeypatch.setattr(SequentialEngine, "evaluate", interrupted_in_round_1)
     with pytest.raises(Interrupted):
         fedapm.train(federation, two_layers, out=tmp_path / "run", **options)
     rest = fedapm.train(federation, two_layers, out=tmp_path / "run", resume=True, **options)

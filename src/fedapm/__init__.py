@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedapm.algorithms import METHODS, FedAlt, FedAPM, FedAvg, FedProx, FedSim, Local
 from fedapm.api import train
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Split, SplitRule
 from fedapm.core.vec import Vec
 from fedapm.data import IID, ClientData, Dirichlet, Federation, Natural, Quantity, Shards
@@ -30,8 +30,8 @@ __all__ = [
     "Natural",
     "Quantity",
     "Result",
+    "SGDConfig",
     "Shards",
-    "Solver",
     "Split",
     "SplitRule",
     "Vec",

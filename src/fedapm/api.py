@@ -11,7 +11,7 @@ from typing import Any
 from fedapm.algorithms import method
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.network import Loss
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset
 from fedapm.data import Federation
 from fedapm.experiments import build
@@ -19,7 +19,7 @@ from fedapm.experiments.run import Result, execute
 from fedapm.experiments.settings import EngineSettings, Experiment, ModelSettings, validated
 from fedapm.simulation.problem import Model
 
-SOLVER_KEYS = {field.name for field in fields(Solver)}
+SOLVER_KEYS = {field.name for field in fields(SGDConfig)}
 
 
 def train(
@@ -61,7 +61,7 @@ def train(
         run = Experiment(
             algorithm=chosen,
             model=ModelSettings(**split),
-            solver=validated(Solver, "solver", solver),
+            solver=validated(SGDConfig, "solver", solver),
             engine=validated(EngineSettings, "engine", engine),
         )
     plan = build.plan(run, clients, model, loss)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapm.core.algorithm import State, Total, Upload
+from fedapm.core.algorithm import Aggregate, State, Upload
 from fedapm.core.vec import Vec
 from fedapm.runs.files import read_tensors, write_tensors
 from fedapm.simulation.stores.base import flatten, restore
@@ -33,14 +33,14 @@ def states(draw):
 def test_uploads_add_up(weights, size):
     stream = torch.Generator().manual_seed(size)
     parts = [torch.randn(size, generator=stream, dtype=torch.float64) for _ in weights]
-    total = Total.of(Upload({"du": Vec({"a": p})}, w) for p, w in zip(parts, weights, strict=True))
+    total = Aggregate.of(Upload({"du": Vec({"a": p})}, w) for p, w in zip(parts, weights, strict=True))
     torch.testing.assert_close(total["du"]["a"], torch.stack(parts).sum(0))
     assert total.weight == pytest.approx(math.fsum(weights))
     assert total.count == len(weights)
 
 
 def test_nothing_adds_up_to_nothing():
-    total = Total.of([Upload(), Upload()])
+    total = Aggregate.of([Upload(), Upload()])
     assert dict(total.sums) == {}
     assert total.count == 2
     assert Upload().nbytes == 0

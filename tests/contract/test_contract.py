@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fedapm.algorithms import METHODS, PRESETS, hyperparameters
-from fedapm.core.algorithm import State, Total
-from fedapm.core.solver import Solver
+from fedapm.core.algorithm import Aggregate, State
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.core.vec import Vec
 from fedapm.data import Dirichlet, Federation
@@ -19,7 +19,7 @@ from fedapm.data.sets.digits import federation
 from fedapm.models import DigitsNet
 from fedapm.simulation import checkpoint
 from fedapm.simulation.callbacks import Memory
-from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.loop import Loop, Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
@@ -60,15 +60,15 @@ def clients() -> Federation:
 
 def make(clients, name, model=DigitsNet, rule=None, seed=0, **solver):
     method = KINDS[name]()
-    settings = Solver(**({"lr": 0.1, "epochs": 1, "batch_size": 20} | solver))
+    settings = SGDConfig(**({"lr": 0.1, "epochs": 1, "batch_size": 20} | solver))
     rule = rule or SplitRule(preset="output")
     problem = Problem(clients, model, rule, adapt=method.adapt, solver=settings, seed=seed, rounds=3)
     return problem, method
 
 
-def play(problem, method, rounds=3, fraction=0.4, observers=(), start=None, evaluate_every=1):
+def play(problem, method, rounds=3, fraction=0.4, callbacks=(), start=None, evaluate_every=1):
     memory = Memory()
-    loop = Loop(problem, method, Schedule(rounds, Sampling(fraction), evaluate_every), [memory, *observers])
+    loop = Loop(problem, method, Schedule(rounds, Sampling(fraction), evaluate_every), [memory, *callbacks])
     return loop.run(start and start(loop)), memory.records
 
 
@@ -95,10 +95,10 @@ def test_another_seed_gives_another_run(clients, name):
 def test_the_order_of_clients_does_not_matter(clients, name):
     problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
     start = Loop(problem, method, Schedule(1, Sampling(1.0))).start()
-    down = method.broadcast(start.server)
-    engine = Sequential(problem, method)
-    forward = {d.client: d for d in engine.train(range(CLIENTS), down, start.store, 1)}
-    backward = {d.client: d for d in engine.train(reversed(range(CLIENTS)), down, start.store, 1)}
+    broadcast = method.broadcast(start.server)
+    engine = SequentialEngine(problem, method)
+    forward = {d.client: d for d in engine.train(range(CLIENTS), broadcast, start.store, 1)}
+    backward = {d.client: d for d in engine.train(reversed(range(CLIENTS)), broadcast, start.store, 1)}
     for k in range(CLIENTS):
         assert equal(forward[k].reply.state, backward[k].reply.state)
         assert forward[k].reply.u.equal(backward[k].reply.u)
@@ -108,15 +108,15 @@ def test_the_order_of_clients_does_not_matter(clients, name):
 def test_inputs_are_not_changed(clients, name):
     problem, method = make(clients, name)
     progress, _ = play(problem, method)
-    down = method.broadcast(progress.server)
+    broadcast = method.broadcast(progress.server)
     for k in range(CLIENTS):
         kept = progress.store.get(k)
-        before, state = snapshot(down), snapshot(kept.state)
-        reply = method.client(down, kept.state, problem.task(k, 4))
-        assert equal(down, before)
+        before, state = snapshot(broadcast), snapshot(kept.state)
+        reply = method.client_update(broadcast, kept.state, problem.task(k, 4))
+        assert equal(broadcast, before)
         assert equal(kept.state, state)
         held = snapshot(progress.server)
-        method.server(progress.server, Total.of([reply.upload]), CLIENTS)
+        method.server_update(progress.server, Aggregate.of([reply.upload]), CLIENTS)
         assert equal(progress.server, held)
 
 
@@ -127,9 +127,9 @@ def test_what_trains_moves_and_what_does_not_stays(clients, name):
     assert set(base) <= set(network.split.frozen)
     frozen = network.read(base)
     progress, records = play(problem, method, rounds=2, fraction=1.0)
-    down = method.broadcast(progress.server)
+    broadcast = method.broadcast(progress.server)
     for k, view in itertools.product(range(CLIENTS), method.views):
-        u, v = method.model(down, progress.store.get(k).state, view)
+        u, v = method.client_model(broadcast, progress.store.get(k).state, view)
         start = problem.u0 | problem.start(k).v0
         for block, now in (("shared", u.without(network.split.frozen)), ("personal", v)):
             assert set(now) == set(getattr(network.split, block))
@@ -153,13 +153,13 @@ def test_clients_that_were_not_selected_keep_their_state(clients, name):
 def test_nothing_personal_frozen_or_buffered_is_sent(clients, name):
     problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
     start = Loop(problem, method, Schedule(1, Sampling(1.0))).start()
-    down = method.broadcast(start.server)
-    done = next(iter(Sequential(problem, method).train([0], down, start.store, 1)))
+    broadcast = method.broadcast(start.server)
+    done = next(iter(SequentialEngine(problem, method).train([0], broadcast, start.store, 1)))
     split = problem.network(0).split
     private = {*split.personal, *split.frozen, *done.buffers}
     assert done.buffers, "the network has running statistics"
     assert not torch.equal(done.buffers["norm.running_mean"], start.store.get(0).buffers["norm.running_mean"])
-    for message in (*done.reply.upload.sums.values(), *down.vectors.values()):
+    for message in (*done.reply.upload.sums.values(), *broadcast.vectors.values()):
         assert not private & set(message)
     sent = sum(v.nbytes for v in done.reply.upload.sums.values())
     assert (sent == 0) == (not split.shared)
@@ -234,11 +234,11 @@ def test_bytes_are_those_of_the_messages(clients, name):
     problem, method = make(clients, name)
     _, records = play(problem, method, rounds=2, fraction=0.4)
     start = Loop(problem, method, Schedule(1, Sampling())).start()
-    down = method.broadcast(start.server)
-    reply = method.client(down, start.store.get(0).state, problem.task(0, 1))
+    broadcast = method.broadcast(start.server)
+    reply = method.client_update(broadcast, start.store.get(0).state, problem.task(0, 1))
     for record in records[1:]:
         assert record["bytes_up"] == 2 * reply.upload.nbytes
-        assert record["bytes_down"] == 2 * down.nbytes
+        assert record["bytes_down"] == 2 * broadcast.nbytes
     assert records[-1]["total_bytes_up"] == 4 * reply.upload.nbytes
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedapm.algorithms import METHODS, PRESETS
 from fedapm.core.algorithm import State
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.core.vec import Vec
 from fedapm.data import IID, Dirichlet, Federation
@@ -21,9 +21,9 @@ from fedapm.errors import FedapmError
 from fedapm.models import DigitsNet
 from fedapm.simulation import checkpoint
 from fedapm.simulation.callbacks import Memory
-from fedapm.simulation.engines.processes import Processes
-from fedapm.simulation.engines.sequential import Sequential
-from fedapm.simulation.engines.vectorized import Vectorised
+from fedapm.simulation.engines.processes import ProcessEngine
+from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.engines.vectorized import VectorizedEngine
 from fedapm.simulation.loop import Loop, Schedule
 from fedapm.simulation.problem import Problem, Weighting
 from fedapm.simulation.sampling import Sampling
@@ -56,7 +56,7 @@ def clients(request) -> Federation:
 
 def run(clients, name, engine, rounds=10, weights="uniform", make_store=None, model=double, **solver):
     method = KINDS[name]()
-    settings = Solver(**({"lr": 0.05, "epochs": 2, "batch_size": 20, "weight_decay": 0.001} | solver))
+    settings = SGDConfig(**({"lr": 0.05, "epochs": 2, "batch_size": 20, "weight_decay": 0.001} | solver))
     rule = SplitRule(preset="output") if model is double else SplitRule()
     problem = Problem(
         clients, model, rule, adapt=method.adapt, solver=settings, weighting=Weighting(weights), rounds=rounds
@@ -85,8 +85,8 @@ def gap(a: State, b: State) -> float:
 
 @pytest.mark.parametrize("name", list(KINDS))
 def test_processes_agree_with_one_process_to_the_bit(clients, name):
-    alone, expected, _ = run(clients, name, Sequential, rounds=2, epochs=1)
-    shared, found, _ = run(clients, name, lambda p, m: Processes(p, m, 2), rounds=2, epochs=1)
+    alone, expected, _ = run(clients, name, SequentialEngine, rounds=2, epochs=1)
+    shared, found, _ = run(clients, name, lambda p, m: ProcessEngine(p, m, 2), rounds=2, epochs=1)
     assert found == expected
     assert gap(shared.server, alone.server) == 0
     assert all(gap(shared.store.get(k).state, alone.store.get(k).state) == 0 for k in range(CLIENTS))
@@ -96,8 +96,8 @@ def test_processes_agree_with_one_process_to_the_bit(clients, name):
 def test_side_by_side_agrees_with_one_by_one(clients, name):
     # the others are run one by one, which ten rounds would only do twice
     rounds = 10 if name in TOGETHER else 3
-    alone, expected, _ = run(clients, name, Sequential, rounds)
-    many, found, engine = run(clients, name, Vectorised, rounds, make_store=TableStore)
+    alone, expected, _ = run(clients, name, SequentialEngine, rounds)
+    many, found, engine = run(clients, name, VectorizedEngine, rounds, make_store=TableStore)
     assert gap(many.server, alone.server) < 1e-9
     assert max(gap(many.store.get(k).state, alone.store.get(k).state) for k in range(CLIENTS)) < 1e-9
     for ours, theirs in zip(found, expected, strict=True):
@@ -115,8 +115,8 @@ def test_side_by_side_agrees_with_one_by_one(clients, name):
 def test_in_single_precision_the_difference_stays_below_a_hundred_thousandth(name):
     clients = federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0)
     model = lambda: DigitsNet()  # noqa: E731
-    alone, _, _ = run(clients, name, Sequential, model=model)
-    many, _, engine = run(clients, name, Vectorised, model=model)
+    alone, _, _ = run(clients, name, SequentialEngine, model=model)
+    many, _, engine = run(clients, name, VectorizedEngine, model=model)
     assert gap(many.server, alone.server) < 1e-5
     assert engine.remarks == []
 
@@ -124,15 +124,15 @@ def test_in_single_precision_the_difference_stays_below_a_hundred_thousandth(nam
 @pytest.mark.parametrize("name", ["fedapm", "fedavg", "scaffold", "ditto"])
 @pytest.mark.parametrize("extra", [{"momentum": 0.5}, {"batch_size": 0}, {"epochs": 1, "batch_size": 7}])
 def test_side_by_side_knows_every_setting_of_the_solver(clients, name, extra):
-    alone, _, _ = run(clients, name, Sequential, rounds=3, weights="samples", **extra)
-    many, _, engine = run(clients, name, Vectorised, rounds=3, weights="samples", **extra)
+    alone, _, _ = run(clients, name, SequentialEngine, rounds=3, weights="samples", **extra)
+    many, _, engine = run(clients, name, VectorizedEngine, rounds=3, weights="samples", **extra)
     assert engine.remarks == []
     assert gap(many.server, alone.server) < 1e-9
 
 
 def test_little_memory_means_fewer_clients_together_and_the_same_results(clients):
-    alone, expected, _ = run(clients, "fedapm", Sequential, rounds=3)
-    few, found, engine = run(clients, "fedapm", lambda p, m: Vectorised(p, m, memory=1), rounds=3)
+    alone, expected, _ = run(clients, "fedapm", SequentialEngine, rounds=3)
+    few, found, engine = run(clients, "fedapm", lambda p, m: VectorizedEngine(p, m, memory=1), rounds=3)
     assert engine.remarks == []
     assert gap(few.server, alone.server) < 1e-9
     assert found[-1]["drift"] == pytest.approx(expected[-1]["drift"], abs=1e-9)
@@ -154,8 +154,8 @@ class Curved(nn.Module):
 
 
 def test_any_network_can_be_trained_side_by_side(clients):
-    alone, _, _ = run(clients, "fedsim", Sequential, rounds=3, model=Curved)
-    many, _, engine = run(clients, "fedsim", Vectorised, rounds=3, model=Curved)
+    alone, _, _ = run(clients, "fedsim", SequentialEngine, rounds=3, model=Curved)
+    many, _, engine = run(clients, "fedsim", VectorizedEngine, rounds=3, model=Curved)
     assert engine.remarks == []
     assert gap(many.server, alone.server) < 1e-9
 
@@ -174,25 +174,25 @@ class Normed(nn.Sequential):
 
 @pytest.mark.parametrize(("model", "reason"), [(Dropping, "Dropout"), (Normed, "running_mean")])
 def test_what_belongs_to_one_client_is_run_one_by_one_and_said(clients, model, reason):
-    alone, expected, _ = run(clients, "fedsim", Sequential, rounds=2, model=model)
-    many, found, engine = run(clients, "fedsim", Vectorised, rounds=2, model=model)
+    alone, expected, _ = run(clients, "fedsim", SequentialEngine, rounds=2, model=model)
+    many, found, engine = run(clients, "fedsim", VectorizedEngine, rounds=2, model=model)
     assert found == expected
     assert gap(many.server, alone.server) == 0
     assert any(reason in remark and "one by one" in remark for remark in engine.remarks)
 
 
 def test_an_l2_term_of_the_personal_part_is_the_same_side_by_side(clients):
-    alone, _, _ = run(clients, "fedapm", Sequential, rounds=3, weight_decay_v=0.1)
-    many, _, engine = run(clients, "fedapm", Vectorised, rounds=3, weight_decay_v=0.1)
-    plain, _, _ = run(clients, "fedapm", Sequential, rounds=3)
+    alone, _, _ = run(clients, "fedapm", SequentialEngine, rounds=3, weight_decay_v=0.1)
+    many, _, engine = run(clients, "fedapm", VectorizedEngine, rounds=3, weight_decay_v=0.1)
+    plain, _, _ = run(clients, "fedapm", SequentialEngine, rounds=3)
     assert engine.remarks == []
     assert gap(many.server, alone.server) < 1e-9
     assert gap(plain.server, alone.server) > 1e-3, "it does something"
 
 
 def test_two_l2_terms_at_once_are_run_one_by_one_and_said(clients):
-    alone, expected, _ = run(clients, "fedsim", Sequential, rounds=2, weight_decay_v=0.1)
-    many, found, engine = run(clients, "fedsim", Vectorised, rounds=2, weight_decay_v=0.1)
+    alone, expected, _ = run(clients, "fedsim", SequentialEngine, rounds=2, weight_decay_v=0.1)
+    many, found, engine = run(clients, "fedsim", VectorizedEngine, rounds=2, weight_decay_v=0.1)
     assert [r["selected"] for r in found] == [r["selected"] for r in expected]
     assert gap(many.server, alone.server) == 0
     assert any("L2 term" in remark and "one by one" in remark for remark in engine.remarks)
@@ -203,8 +203,8 @@ def test_a_client_that_diverges_is_left_out_side_by_side_too(clients):
     bad = poisoned[2]
     bad.train.inputs[0][0, 0] = math.nan
     try:
-        alone, expected, _ = run(poisoned, "fedavg", Sequential, rounds=4)
-        many, found, _ = run(poisoned, "fedavg", Vectorised, rounds=4, make_store=TableStore)
+        alone, expected, _ = run(poisoned, "fedavg", SequentialEngine, rounds=4)
+        many, found, _ = run(poisoned, "fedavg", VectorizedEngine, rounds=4, make_store=TableStore)
     finally:
         bad.train.inputs[0][0, 0] = 0.0
     assert [r["dropped"] for r in found] == [r["dropped"] for r in expected]
@@ -217,16 +217,16 @@ def test_a_method_that_stacks_mean_nothing_to_is_noticed(clients):
     kind = KINDS["fedsim"]
 
     class Clipped(kind):
-        def client(self, down, s, task):
-            reply = super().client(down, s, task)
+        def client_update(self, broadcast, s, task):
+            reply = super().client_update(broadcast, s, task)
             longest = max(float(t.norm()) for t in reply.u.values())
             u = reply.u / longest
-            return type(reply)(self.upload(u, down.u, task), reply.state, u)
+            return type(reply)(self.upload(u, broadcast.u, task), reply.state, u)
 
     KINDS["clipped"] = Clipped
     try:
-        alone, expected, _ = run(clients, "clipped", Sequential, rounds=2)
-        many, found, engine = run(clients, "clipped", Vectorised, rounds=2)
+        alone, expected, _ = run(clients, "clipped", SequentialEngine, rounds=2)
+        many, found, engine = run(clients, "clipped", VectorizedEngine, rounds=2)
     finally:
         del KINDS["clipped"]
     # training falls back to one client after the other; evaluation may still differ in its rounding
@@ -236,13 +236,13 @@ def test_a_method_that_stacks_mean_nothing_to_is_noticed(clients):
 
 
 def test_a_checkpoint_of_one_engine_is_continued_by_another(clients, tmp_path):
-    half, _, _ = run(clients, "fedapm", Vectorised, rounds=2, make_store=TableStore)
+    half, _, _ = run(clients, "fedapm", VectorizedEngine, rounds=2, make_store=TableStore)
     path = checkpoint.save(tmp_path, half)
     method = KINDS["fedapm"]()
-    settings = Solver(lr=0.05, epochs=2, batch_size=20, weight_decay=0.001)
+    settings = SGDConfig(lr=0.05, epochs=2, batch_size=20, weight_decay=0.001)
     problem = Problem(clients, double, SplitRule(preset="output"), adapt=method.adapt, solver=settings, rounds=4)
     loop = Loop(problem, method, Schedule(4, Sampling(0.5), 5))
-    straight, _, _ = run(clients, "fedapm", Sequential, rounds=4)
+    straight, _, _ = run(clients, "fedapm", SequentialEngine, rounds=4)
     assert gap(loop.run(checkpoint.load(path, loop.start())).server, straight.server) < 1e-9
 
 
@@ -281,9 +281,9 @@ def deadly(path):
 def test_a_worker_that_dies_is_replaced_and_its_client_run_again(clients, tmp_path):
     count = tmp_path / "deaths"
     tokens(count, 0)
-    alone, expected, _ = run(clients, "fedavg", Sequential, rounds=2, model=deadly(count))
+    alone, expected, _ = run(clients, "fedavg", SequentialEngine, rounds=2, model=deadly(count))
     tokens(count, 2)
-    shared, found, engine = run(clients, "fedavg", lambda p, m: Processes(p, m, 2), rounds=2, model=deadly(count))
+    shared, found, engine = run(clients, "fedavg", lambda p, m: ProcessEngine(p, m, 2), rounds=2, model=deadly(count))
     assert found == expected
     assert gap(shared.server, alone.server) == 0
     assert not list(count.iterdir())
@@ -294,13 +294,13 @@ def test_a_client_that_always_kills_its_worker_is_named(clients, tmp_path):
     count = tmp_path / "deaths"
     tokens(count, 50)
     with pytest.raises(FedapmError, match=r"client \d+ was killed by SIGKILL 3 times"):
-        run(clients, "fedavg", lambda p, m: Processes(p, m, 2), rounds=2, model=deadly(count))
+        run(clients, "fedavg", lambda p, m: ProcessEngine(p, m, 2), rounds=2, model=deadly(count))
 
 
 def test_workers_end_with_their_engine(clients):
     method = KINDS["fedavg"]()
     problem = Problem(clients, double, SplitRule(preset="output"), adapt=method.adapt)
-    engine = Processes(problem, method, 2)
+    engine = ProcessEngine(problem, method, 2)
     loop = Loop(problem, method, Schedule(1, Sampling(1.0)), engine=engine)
     loop.run()
     pids = [w.process.pid for w in engine._workers]
@@ -314,9 +314,9 @@ def test_workers_end_with_their_engine(clients):
 def test_an_error_in_a_worker_is_the_same_line(clients):
     small = lambda: nn.Linear(64, 3).double()  # noqa: E731
     with pytest.raises(FedapmError, match="3") as alone:
-        run(clients, "fedavg", Sequential, rounds=1, model=small, epochs=0)
+        run(clients, "fedavg", SequentialEngine, rounds=1, model=small, epochs=0)
     with pytest.raises(FedapmError) as shared:
-        run(clients, "fedavg", lambda p, m: Processes(p, m, 2), rounds=1, model=small, epochs=0)
+        run(clients, "fedavg", lambda p, m: ProcessEngine(p, m, 2), rounds=1, model=small, epochs=0)
     # which client's turn it was when the first one failed depends on the workers, what is said of it does not
     assert re.sub(r"\d+", "N", str(shared.value)) == re.sub(r"\d+", "N", str(alone.value))
 
@@ -329,7 +329,7 @@ def test_clients_with_networks_of_their_own_run_in_processes(clients):
     def play(engine):
         method = KINDS["fedalt"]()
         problem = Problem(
-            clients, make, SplitRule(personal=("2", "4")), adapt=method.adapt, solver=Solver(lr=0.05, batch_size=20)
+            clients, make, SplitRule(personal=("2", "4")), adapt=method.adapt, solver=SGDConfig(lr=0.05, batch_size=20)
         )
         made = engine(problem, method)
         memory = Memory()
@@ -338,7 +338,7 @@ def test_clients_with_networks_of_their_own_run_in_processes(clients):
         finally:
             made.close()
 
-    (alone, expected), (shared, found) = play(Sequential), play(lambda p, m: Processes(p, m, 2))
+    (alone, expected), (shared, found) = play(SequentialEngine), play(lambda p, m: ProcessEngine(p, m, 2))
     assert found == expected
     assert gap(shared.server, alone.server) == 0
 
@@ -347,7 +347,7 @@ def test_nobody_waits_for_a_worker_whose_parent_is_gone(clients):
     """A worker notices that nobody will ask it any more, and ends."""
     method = KINDS["fedavg"]()
     problem = Problem(clients, double, SplitRule(preset="output"), adapt=method.adapt)
-    engine = Processes(problem, method, 2)
+    engine = ProcessEngine(problem, method, 2)
     Loop(problem, method, Schedule(1, Sampling(1.0)), engine=engine).run()
     processes = [w.process for w in engine._workers]
     for worker in engine._workers:
@@ -363,8 +363,8 @@ def test_one_thread_is_all_a_worker_uses(clients):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        _, found, _ = run(clients, "fedavg", lambda p, m: Processes(p, m, 2), rounds=1)
+        _, found, _ = run(clients, "fedavg", lambda p, m: ProcessEngine(p, m, 2), rounds=1)
     finally:
         torch.set_num_threads(before)
-    _, expected, _ = run(clients, "fedavg", lambda p, m: Processes(p, m, 1), rounds=1)
+    _, expected, _ = run(clients, "fedavg", lambda p, m: ProcessEngine(p, m, 1), rounds=1)
     assert found == expected

@@ -13,7 +13,7 @@ from fedapm.core import forward, network
 from fedapm.core.forward import Step
 from fedapm.core.network import Network
 from fedapm.core.samples import Samples
-from fedapm.core.solver import Approximate, Epochs, Solver
+from fedapm.core.solver import Epochs, SGDConfig, UntilStationary
 from fedapm.core.split import SplitRule
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
@@ -34,10 +34,10 @@ def network_of(module: nn.Module, rule: SplitRule) -> Network:
     return Network(module, rule.apply(module), functional.cross_entropy)
 
 
-def trained(made: Network, samples: Samples, block: str, stop: Epochs | Approximate = Epochs(3)) -> Vec:  # noqa: B008
-    task = Task(made, samples, Solver(lr=0.05, batch_size=16, weight_decay=0.01), 0, 0, 1)
+def trained(made: Network, samples: Samples, block: str, stop: Epochs | UntilStationary = Epochs(3)) -> Vec:  # noqa: B008
+    task = Task(made, samples, SGDConfig(lr=0.05, batch_size=16, weight_decay=0.01), 0, 0, 1)
     start = made.read(getattr(made.split, block))
-    return task.minimise(start, stop=stop)
+    return task.minimize(start, stop=stop)
 
 
 def gap(a: Vec, b: Vec) -> float:
@@ -53,7 +53,7 @@ def gap(a: Vec, b: Vec) -> float:
         (DigitsNet, "input", "shared", rows),
     ],
 )
-@pytest.mark.parametrize("stop", [Epochs(3), Approximate(1e-9, 3)])
+@pytest.mark.parametrize("stop", [Epochs(3), UntilStationary(1e-9, 3)])
 def test_training_on_kept_features_is_training(monkeypatch, make, preset, block, data, stop) -> None:
     def play(keep: bool) -> tuple[Vec, int]:
         torch.manual_seed(3)

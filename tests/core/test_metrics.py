@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
 
-from fedapm.core.metrics import _ranks, classification, distribution, one_vs_rest_auc, summarise
+from fedapm.core.metrics import _ranks, classification, distribution, one_vs_rest_auc, summarize
 from tests.helpers.unit import few
 
 NOTHING = {"accuracy": None, "f1": None, "auc": None}
@@ -144,7 +144,7 @@ def test_an_evaluation_knows_scores_from_losses_and_says_how_many_have_an_auc() 
         {"accuracy": 0.5, "auc": 0.8, "test_loss": 3.0},
         {"accuracy": 0.7, "auc": 0.6, "test_loss": math.inf},
     ]
-    found = summarise(rows)
+    found = summarize(rows)
     assert found["accuracy"]["worst10"] == 0.5
     assert found["auc"]["mean"] == pytest.approx(0.7)
     assert found["auc"]["clients"] == 2
@@ -157,6 +157,6 @@ def test_an_evaluation_knows_scores_from_losses_and_says_how_many_have_an_auc() 
 
 
 def test_a_score_that_no_client_has_is_left_out() -> None:
-    found = summarise([{"accuracy": 1.0, "auc": None}, {"accuracy": 0.0, "auc": None}])
+    found = summarize([{"accuracy": 1.0, "auc": None}, {"accuracy": 0.0, "auc": None}])
     assert "auc" not in found
     assert found["per_client"]["auc"] == [None, None]

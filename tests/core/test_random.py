@@ -10,18 +10,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapm.core.random import global_stream, key, numpy_stream, torch_stream
+from fedapm.core.random import key, numpy_generator, seeded_globally, torch_generator
 from tests.helpers.unit import few
 
 KEYS = [(0, "batches", 1, 2), (1, "batches", 1, 2), (0, "forward", 1, 2), (0, "batches", 2, 2), (0, "batches", 1, 3)]
 
 
 def draw_torch(*of) -> list[float]:
-    return torch.rand(4, generator=torch_stream(*of)).tolist()
+    return torch.rand(4, generator=torch_generator(*of)).tolist()
 
 
 def draw_numpy(*of) -> list[float]:
-    return numpy_stream(*of).random(4).tolist()
+    return numpy_generator(*of).random(4).tolist()
 
 
 @pytest.mark.parametrize("draw", [draw_torch, draw_numpy])
@@ -52,20 +52,20 @@ def test_streams_leave_the_global_generators_alone() -> None:
 
 def test_global_stream_puts_torch_on_the_key_and_back() -> None:
     before = torch.get_rng_state()
-    with global_stream(torch.device("cpu"), *KEYS[0]):
+    with seeded_globally(torch.device("cpu"), *KEYS[0]):
         first = torch.rand(3)
     assert torch.equal(torch.get_rng_state(), before)
     torch.rand(100)
-    with global_stream(torch.device("cpu"), *KEYS[0]):
+    with seeded_globally(torch.device("cpu"), *KEYS[0]):
         again = torch.rand(3)
-    with global_stream(torch.device("cpu"), *KEYS[1]):
+    with seeded_globally(torch.device("cpu"), *KEYS[1]):
         other = torch.rand(3)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def draw_and_fail() -> None:
-    with global_stream(torch.device("cpu"), *KEYS[0]):
+    with seeded_globally(torch.device("cpu"), *KEYS[0]):
         torch.rand(3)
         raise ArithmeticError
 
@@ -105,6 +105,6 @@ def test_every_key_is_a_seed_that_both_libraries_take(seed: int, purpose: str, i
 
 
 def test_neighbouring_keys_are_not_correlated() -> None:
-    draws = np.stack([numpy_stream(0, "clients", k).random(500) for k in range(20)])
+    draws = np.stack([numpy_generator(0, "clients", k).random(500) for k in range(20)])
     off_diagonal = np.corrcoef(draws)[~np.eye(20, dtype=bool)]
     assert np.abs(off_diagonal).max() < 0.25

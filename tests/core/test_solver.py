@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedapm import FedAPM, FedAvg, Local
-from fedapm.core.solver import Approximate, Epochs, Prox, Solver
+from fedapm.core.solver import Epochs, Prox, SGDConfig, UntilStationary
 from fedapm.core.vec import Vec
 from fedapm.simulation.callbacks import Memory
 from fedapm.simulation.loop import Loop, Schedule
@@ -28,7 +28,7 @@ LINEAR, CENTRE, POINT = vec(0.3, -0.2, 0.5), vec(1.0, 0.0, -1.0), vec(0.2, 0.4, 
 
 def task_of(known, client=1, **options):
     options.setdefault("weight_decay", 0.05)
-    return known.problem(FedAPM(), Solver(batch_size=0, **options)).task(client, 1)
+    return known.problem(FedAPM(), SGDConfig(batch_size=0, **options)).task(client, 1)
 
 
 def objective(task, u: Vec, v: Vec, weight: float, rho: float) -> float:
@@ -46,7 +46,7 @@ def test_a_step_follows_the_gradient_of_the_whole_objective(known, weight):
         shift = Vec({"u": torch.eye(3, dtype=torch.float64)[j] * h})
         up, down = objective(task, POINT + shift, v, weight, rho), objective(task, POINT - shift, v, weight, rho)
         slope.append((up - down) / (2 * h))
-    found = task.minimise(POINT, given=v, weight=weight, linear=LINEAR, prox=Prox(rho, CENTRE), stop=Epochs(1), lr=lr)
+    found = task.minimize(POINT, fixed=v, weight=weight, linear=LINEAR, prox=Prox(rho, CENTRE), stop=Epochs(1), lr=lr)
     expected = POINT["u"] - lr * torch.tensor(slope, dtype=torch.float64)
     torch.testing.assert_close(found["u"], expected, rtol=0, atol=1e-8)
 
@@ -68,7 +68,7 @@ def test_momentum_and_terms_match_torch_sgd(known):
     """Five steps with momentum against torch.optim.SGD on the objective written as a graph."""
     task, rho, lr = task_of(known, momentum=0.9), 0.7, 0.05
     v = Vec({"v": torch.tensor([0.1, -0.3], dtype=torch.float64)})
-    found = task.minimise(POINT, given=v, weight=0.5, linear=LINEAR, prox=Prox(rho, CENTRE), stop=Epochs(5), lr=lr)
+    found = task.minimize(POINT, fixed=v, weight=0.5, linear=LINEAR, prox=Prox(rho, CENTRE), stop=Epochs(5), lr=lr)
     u = POINT["u"].clone().requires_grad_(True)
     optimiser = torch.optim.SGD([u], lr=lr, momentum=0.9)
     x, w = task.train.inputs
@@ -86,7 +86,7 @@ def test_an_l2_term_of_the_personal_part_is_torchs_parameter_group(known, moment
     """Both parts trained at once against torch.optim.SGD with a group for each, which weighs its decay itself."""
     task, lr = task_of(known, momentum=momentum, weight_decay=0.05, weight_decay_v=decay_v), 0.05
     start = POINT | Vec({"v": torch.tensor([0.1, -0.3], dtype=torch.float64)})
-    found = task.minimise(start, weight=weight, stop=Epochs(5), lr=lr)
+    found = task.minimize(start, weight=weight, stop=Epochs(5), lr=lr)
     u, v = (start[n].clone().requires_grad_(True) for n in "uv")
     groups = [{"params": [u], "weight_decay": weight * 0.05}, {"params": [v], "weight_decay": weight * decay_v}]
     optimiser = torch.optim.SGD(groups, lr=lr, momentum=momentum)
@@ -102,14 +102,14 @@ def test_an_l2_term_of_the_personal_part_is_torchs_parameter_group(known, moment
 def test_the_xi_rule_sees_the_l2_term_of_the_personal_part(known):
     task = task_of(known, lr=0.2, weight_decay_v=0.4)
     start = POINT | Vec({"v": torch.tensor([0.1, -0.3], dtype=torch.float64)})
-    found = task.minimise(start, stop=Approximate(1e-12, 2000))
+    found = task.minimize(start, stop=UntilStationary(1e-12, 2000))
     assert task.log[0].residual <= 1e-12
     assert task.gradient(found).sq() <= 1.01e-12
 
 
 def test_without_a_personal_part_its_l2_term_is_nobodys(known):
     """FedAvg shares everything, local training nothing."""
-    solver = Solver(batch_size=0, weight_decay=0.05, weight_decay_v=0.4)
+    solver = SGDConfig(batch_size=0, weight_decay=0.05, weight_decay_v=0.4)
     assert known.problem(FedAvg(), solver).task(1, 1).decay(("u", "v")) == 0.05
     assert known.problem(Local(), solver).task(1, 1).decay(("u", "v")) == 0.4
     assert known.problem(FedAPM(), solver).task(1, 1).decay(("u", "v")) == {"u": 0.05, "v": 0.4}
@@ -118,26 +118,26 @@ def test_without_a_personal_part_its_l2_term_is_nobodys(known):
 def test_the_given_block_and_frozen_parameters_stay(known):
     task = task_of(known)
     v = Vec({"v": torch.tensor([0.1, -0.3], dtype=torch.float64)})
-    task.minimise(POINT, given=v, stop=Epochs(3))
+    task.minimize(POINT, fixed=v, stop=Epochs(3))
     assert task.network.read(("v",)).equal(v)
 
 
 def test_nothing_to_minimise_draws_nothing(known):
     one, two = task_of(known), task_of(known)
-    one.minimise(Vec(), given=POINT)
-    a, b = (t.minimise(POINT, given=Vec({"v": torch.zeros(2, dtype=torch.float64)})) for t in (one, two))
+    one.minimize(Vec(), fixed=POINT)
+    a, b = (t.minimize(POINT, fixed=Vec({"v": torch.zeros(2, dtype=torch.float64)})) for t in (one, two))
     assert a.equal(b)
 
 
 def residual(task, u, v, weight, rho):
-    return (weight * task.gradient(u, given=v) + LINEAR + rho * (u - CENTRE)).sq()
+    return (weight * task.gradient(u, fixed=v) + LINEAR + rho * (u - CENTRE)).sq()
 
 
 @pytest.mark.parametrize("xi", [1e-2, 1e-5, 1e-10])
 def test_approximate_rule_is_honoured_and_recorded(known, xi):
     task, rho = task_of(known, lr=0.3), 0.7
     v = Vec({"v": torch.tensor([0.1, -0.3], dtype=torch.float64)})
-    u = task.minimise(POINT, given=v, linear=LINEAR, prox=Prox(rho, CENTRE), stop=Approximate(xi, 500))
+    u = task.minimize(POINT, fixed=v, linear=LINEAR, prox=Prox(rho, CENTRE), stop=UntilStationary(xi, 500))
     (log,) = task.log
     assert log.xi == xi
     assert log.residual <= xi
@@ -150,14 +150,14 @@ def test_smaller_xi_takes_more_epochs(known):
     epochs = []
     for xi in (1e-1, 1e-3, 1e-6):
         task = task_of(known, lr=0.3)
-        task.minimise(POINT, given=v, linear=LINEAR, prox=Prox(0.7, CENTRE), stop=Approximate(xi, 500))
+        task.minimize(POINT, fixed=v, linear=LINEAR, prox=Prox(0.7, CENTRE), stop=UntilStationary(xi, 500))
         epochs.append(task.log[0].epochs)
     assert epochs[0] < epochs[1] < epochs[2]
 
 
 def test_the_cap_on_epochs_holds_and_the_miss_is_recorded(known):
     method = FedAPM(rho=0.5, xi=1e-12, mu=0.5, max_epochs=2)
-    problem = known.problem(method, Solver(lr=0.1, batch_size=0, weight_decay=0.05))
+    problem = known.problem(method, SGDConfig(lr=0.1, batch_size=0, weight_decay=0.05))
     memory = Memory()
     Loop(problem, method, Schedule(1, Sampling(1.0)), [memory]).run()
     local = memory.records[1]["local"]
@@ -168,7 +168,7 @@ def test_the_cap_on_epochs_holds_and_the_miss_is_recorded(known):
 
 def test_xi_shrinks_by_mu_only_for_those_who_take_part(known):
     method = FedAPM(rho=0.5, xi=0.4, mu=0.5, max_epochs=3)
-    problem = known.problem(method, Solver(lr=0.1, batch_size=0))
+    problem = known.problem(method, SGDConfig(lr=0.1, batch_size=0))
     memory = Memory()
     progress = Loop(problem, method, Schedule(6, Sampling(count=2)), [memory]).run()
     for k in range(len(known.federation)):
@@ -178,7 +178,7 @@ def test_xi_shrinks_by_mu_only_for_those_who_take_part(known):
 
 def test_schedules_change_the_step_from_round_to_round():
     constant, exponential, cosine = (
-        Solver(lr_schedule=kind, lr_decay=0.9) for kind in ("constant", "exponential", "cosine")
+        SGDConfig(lr_schedule=kind, lr_decay=0.9) for kind in ("constant", "exponential", "cosine")
     )
     assert [constant.schedule(t, 10) for t in range(3)] == [1, 1, 1]
     assert [exponential.schedule(t, 10) for t in range(3)] == pytest.approx([1, 0.9, 0.81])
@@ -189,5 +189,5 @@ def test_schedules_change_the_step_from_round_to_round():
 
 
 def test_a_run_uses_the_schedule(known):
-    base = known.problem(FedAPM(), Solver(lr=0.2, lr_schedule="exponential", lr_decay=0.5), rounds=5)
+    base = known.problem(FedAPM(), SGDConfig(lr=0.2, lr_schedule="exponential", lr_decay=0.5), rounds=5)
     assert [base.task(0, t).lr_factor for t in (1, 2, 3)] == [1, 0.5, 0.25]

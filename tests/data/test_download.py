@@ -514,17 +514,17 @@ def test_the_librarys_log_is_as_it_was(site: Site, tmp_path: Path) -> None:
     assert pooch.get_logger().level == before != logging.WARNING
 
 
-class Stop(Exception):
+class StopRule(Exception):
     pass
 
 
 def test_who_stops_a_download_can_go_on_later(site: Site, tmp_path: Path) -> None:
     def stop(what: str, done: int, total: int) -> None:
         if what.startswith("download") and done:
-            raise Stop
+            raise StopRule
 
     toy = origin(site, "toy.zip", zipped(TREE | {"set/more": NOISE[::-1] + NOISE[::2]}))
-    with pytest.raises(Stop):
+    with pytest.raises(StopRule):
         get("toy", toy, tmp_path, stop)
     get("toy", toy, tmp_path, silent)
     assert site.asked[1].startswith("bytes=")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import fedapm
 from fedapm import Federation, models
-from fedapm.core.random import numpy_stream
+from fedapm.core.random import numpy_generator
 from fedapm.data import IID
 from fedapm.experiments import build
 from fedapm.experiments.settings import DataSettings
@@ -27,7 +27,7 @@ def dealt(m: int, classes: int, **values: tuple[torch.Tensor, int]) -> Federatio
     tensors, lengths = zip(*values.values(), strict=True)
     count = len(tensors[0])
     targets = torch.arange(count) % classes
-    parts = {f"c{k}": part for k, part in enumerate(IID(m)(targets.numpy(), numpy_stream(0, "partition")))}
+    parts = {f"c{k}": part for k, part in enumerate(IID(m)(targets.numpy(), numpy_generator(0, "partition")))}
     inputs = (*tensors, *(torch.full((count,), length) for length in lengths))
     return Federation.from_parts(inputs, targets, parts, name="both", modalities=tuple(values))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapm.core.random import numpy_stream
+from fedapm.core.random import numpy_generator
 from fedapm.data.federation import split_test
 from fedapm.data.partition import IID, Dirichlet, Natural, Overlapping, Partitioner, Quantity, Shards, by_id
 from tests.helpers.unit import few, refused
@@ -30,7 +30,7 @@ makers = st.sampled_from(
 
 
 def stream(seed: int = 0) -> np.random.Generator:
-    return numpy_stream(seed, "partition")
+    return numpy_generator(seed, "partition")
 
 
 @few

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapm import METHODS, FedAlt, FedAPM, FedProx, Solver
+from fedapm import METHODS, FedAlt, FedAPM, FedProx, SGDConfig
 from fedapm.data import DATA_SETS
 from fedapm.experiments.build import resolve
 from fedapm.experiments.settings import (
@@ -120,7 +120,7 @@ EXPERIMENTS = [
         DataSettings("cifar10", "/some/where", "shards", 7, shards=3, seed=4),
         ModelSettings("cnn", personal=("fc1", "fc*"), frozen=("conv1",), options={"dropout": 0.5}),
         FedProx(mu=0.0),
-        Solver(0.5, 1, 0, 0.9, 1e-4, "cosine"),
+        SGDConfig(0.5, 1, 0, 0.9, 1e-4, "cosine"),
         EngineSettings(3, 8, count=2, save_models=False, stationarity=True, weights="samples", units="paper"),
     ),
 ]
@@ -164,7 +164,7 @@ def test_any_value_survives_the_file(lr: float, decay: float, rounds: int, text:
         DataSettings(root=text),
         ModelSettings(personal=(text, "head")),
         METHODS[name](),
-        Solver(lr=lr, weight_decay=decay),
+        SGDConfig(lr=lr, weight_decay=decay),
         EngineSettings(rounds),
     )
     assert Experiment.from_tables(tomllib.loads(experiment.toml())) == experiment
@@ -173,7 +173,12 @@ def test_any_value_survives_the_file(lr: float, decay: float, rounds: int, text:
 def test_a_written_experiment_has_every_setting_that_is_set() -> None:
     tables = Experiment(algorithm=FedAPM()).tables()
     assert tables["algorithm"]["name"] == "fedapm"
-    for part, kind in {"data": DataSettings, "solver": Solver, "engine": EngineSettings, "algorithm": FedAPM}.items():
+    for part, kind in {
+        "data": DataSettings,
+        "solver": SGDConfig,
+        "engine": EngineSettings,
+        "algorithm": FedAPM,
+    }.items():
         unset = {f.name for f in fields(kind) if f.default is None}
         assert set(tables[part]) - {"name"} == {f.name for f in fields(kind)} - unset - {"name"}
 
@@ -288,6 +293,6 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
 def test_differences_name_every_key_that_differs() -> None:
     old = Experiment().tables()
     assert differences(old, Experiment().tables()) == []
-    new = Experiment(solver=Solver(lr=0.3), engine=EngineSettings(count=2, seed=5)).tables()
+    new = Experiment(solver=SGDConfig(lr=0.3), engine=EngineSettings(count=2, seed=5)).tables()
     assert differences(old, new) == ["engine.count", "engine.seed", "solver.lr"]
     assert differences(new, old) == ["engine.count", "engine.seed", "solver.lr"]

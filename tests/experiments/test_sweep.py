@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from fedapm import FedapmError
 from fedapm.errors import Interrupted
 from fedapm.experiments import build
-from fedapm.experiments.run import Plan, execute
+from fedapm.experiments.run import RunSpec, execute
 from fedapm.experiments.sweep import MANY, Member, members, run_all
 from fedapm.experiments.vary import Axis, parse_vary, value_text
 from fedapm.runs.records import load_run
-from fedapm.simulation.loop import Observer, Progress, Record
+from fedapm.simulation.loop import Callback, Progress, Record
 from tests.cli.test_cli import content
 from tests.helpers.cli import QUICK, assert_refused, fedapm
 from tests.helpers.unit import few, refused
@@ -238,21 +238,21 @@ def test_other_settings_or_another_sweep_in_the_same_folder_are_refused(own: Pat
     assert_refused(fedapm(*SWEEP, "--out", own), "sweep.json", "not the record of a sweep")
 
 
-class Stop:
+class StopRule:
     """Ctrl-C in a round of a run that is not the first."""
 
     def __init__(self) -> None:
         self.runs = 0
 
-    def __call__(self, plan: Plan, folder: Path | None, last: int) -> Observer:
+    def __call__(self, plan: RunSpec, folder: Path | None, last: int) -> Callback:
         self.runs += 1
         return self
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         if self.runs == 2 and progress.round == 1:
             signal.raise_signal(signal.SIGINT)
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Nothing to do."""
 
 
@@ -265,7 +265,7 @@ def test_an_interrupted_sweep_goes_on_and_ends_as_if_it_had_not_been(swept: Path
     runs = members(axes, ["fedavg", "fedapm"], [0], TINY)
     options: dict[str, Any] = {"show": False, "warn": silent, "tell": silent}
     with pytest.raises(Interrupted):
-        run_all(axes, runs, tmp_path / "cut", **options, observers=[Stop()])
+        run_all(axes, runs, tmp_path / "cut", **options, callbacks=[StopRule()])
     done = [load_run(path.parent).complete for path in sorted((tmp_path / "cut").rglob("run.json"))]
     assert sorted(done) == [False, True]
     again: list[str] = []

@@ -22,8 +22,8 @@ from fedapm.flower.settings import Deployment, deployment
 from fedapm.models import DigitsNet
 from fedapm.runs.records import JsonLines, load_run
 from fedapm.simulation.callbacks import Memory
-from fedapm.simulation.engines.base import Finished
-from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.engines.base import ClientResults
+from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.loop import Loop, Progress, Record
 from fedapm.simulation.problem import Problem, Weighting
 from tests.flower.grid import InProcessGrid
@@ -135,16 +135,16 @@ class Case:
         return load_run(self.out).complete
 
 
-class Partly(Sequential):
+class Partly(SequentialEngine):
     """One client after the other, but for those that are away."""
 
     def __init__(self, problem: Problem, algorithm: Any, absent: Mapping[int, Sequence[int]]) -> None:
         super().__init__(problem, algorithm)
         self.absent = absent
 
-    def work(self, clients, down, store, round) -> Finished:
+    def run_round(self, clients, down, store, round) -> ClientResults:
         there = [k for k in clients if k not in self.absent.get(round, ())]
-        return Finished(self.train(there, down, store, round))
+        return ClientResults(self.train(there, down, store, round))
 
 
 def dropped(records: Sequence[Record]) -> dict[int, list[int]]:

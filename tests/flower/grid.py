@@ -16,7 +16,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapm.flower.transport import codec
-from fedapm.flower.transport.transport import Link
+from fedapm.flower.transport.transport import Transport
 
 ErrorCode = 3
 
@@ -123,9 +123,9 @@ class InProcessGrid(Grid):
         found, self._replies = self._replies, []
         return found
 
-    def link(self) -> Link:
+    def link(self) -> Transport:
         clock = Clock()
-        return Link(self, clock, clock.sleep)
+        return Transport(self, clock, clock.sleep)
 
 
 def lost(carried: Carried) -> Message:

@@ -7,7 +7,7 @@ import pytest
 
 from fedapm.core.algorithm import State
 from fedapm.core.vec import Vec, mean
-from fedapm.flower.server.checkpoint import Keeper, read_checkpoint
+from fedapm.flower.server.checkpoint import ServerCheckpoints, read_checkpoint
 from fedapm.simulation.sampling import Sampling
 from tests.flower.cases import CLIENTS, Case, dropped, gap, same
 
@@ -29,7 +29,7 @@ def kept_mean(case: Case, server: State, states: dict[str, State]) -> tuple[Vec,
 @contextmanager
 def checked(case: Case, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The invariant, looked at whenever a round's result is in place."""
-    original, seen = Keeper.save, []
+    original, seen = ServerCheckpoints.save, []
 
     def save(self, progress, ledger, record):
         original(self, progress, ledger, record)
@@ -39,7 +39,7 @@ def checked(case: Case, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         seen.append(progress.round)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "save", save)
+        patch.setattr(ServerCheckpoints, "save", save)
         yield seen
 
 

@@ -9,13 +9,13 @@ from filelock import FileLock
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedapm.core.algorithm import State, Upload
-from fedapm.core.solver import Solved
+from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.flower.client import versions
 from fedapm.flower.client.versions import Version, Versions, version_id
 from fedapm.flower.local.lock import at_work, lock_of
 from fedapm.flower.transport import codec
-from fedapm.simulation.stores.base import Kept
+from fedapm.simulation.stores.base import ClientState
 from tests.helpers.unit import refused
 
 RUN, TOKEN = "a" * 32, "b" * 12
@@ -57,7 +57,9 @@ def test_what_is_no_message_is_refused(content):
 def version(round: int, token: str = TOKEN) -> Version:
     x = Vec({"w": torch.tensor([float(round)])})
     state = State(u=x, xi=0.5)
-    return Version(version_id(round, token), Kept(state, Vec()), x, Upload({"dz": x}, 2.0), [Solved(1, 2, 0.5)])
+    return Version(
+        version_id(round, token), ClientState(state, Vec()), x, Upload({"dz": x}, 2.0), [SolveStats(1, 2, 0.5)]
+    )
 
 
 def test_versions_survive_and_old_ones_go(tmp_path):
@@ -70,7 +72,7 @@ def test_versions_survive_and_old_ones_go(tmp_path):
     assert stat.S_IMODE(kept.folder.stat().st_mode) == 0o700
     found = kept.load(version_id(3, TOKEN))
     assert found.kept.state.u.equal(Vec({"w": torch.tensor([3.0])}))
-    assert (found.kept.state.xi, found.upload.weight, found.log) == (0.5, 2.0, [Solved(1, 2, 0.5)])
+    assert (found.kept.state.xi, found.upload.weight, found.log) == (0.5, 2.0, [SolveStats(1, 2, 0.5)])
     kept.prune("", version_id(5, TOKEN))
     assert len(kept.ids()) == 5
     kept.prune(version_id(4, TOKEN), version_id(2, TOKEN))

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from fedapm.core.algorithm import Total
+from fedapm.core.algorithm import Aggregate
 from fedapm.flower.server import readmission
 from fedapm.flower.server.contributions import Contributions, taken_back
 from fedapm.flower.transport import codec
@@ -156,11 +156,11 @@ def test_taking_everybody_back_leaves_what_there_was_at_the_start(tmp_path, name
     case = Case.of(tmp_path, name)
     case.serve()
     saved, method = case.saved(), case.plan.experiment.algorithm
-    files = Contributions(case.out / "contributions", method.remembers)
+    files = Contributions(case.out / "contributions", method.cumulative)
     sums = taken_back(files.read(e.contribution) for e in saved.ledger.entries.values() if e.contribution)
     u = saved.progress.server.u
     zero = {n: u.zeros() for n in ("du",) if name == "scaffold"}
-    after = method.server(saved.progress.server, Total({**zero, **sums}, 1.0, 1), len(CLIENTS))
+    after = method.server_update(saved.progress.server, Aggregate({**zero, **sums}, 1.0, 1), len(CLIENTS))
     start = method.server_init(case.problem().u0)
     field = "c" if name == "scaffold" else "u"
     assert gap(after[field], start[field]) < TINY

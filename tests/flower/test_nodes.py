@@ -8,9 +8,9 @@ import pytest
 from fedapm.experiments.settings import DataSettings
 from fedapm.flower.client import app as client_app
 from fedapm.flower.client.data import own_data
-from fedapm.flower.client.handler import Client
+from fedapm.flower.client.handler import MessageHandler
 from fedapm.flower.client.node import Node, default_state
-from fedapm.flower.problem import Outline
+from fedapm.flower.problem import DataSummary
 from fedapm.flower.transport import codec
 from tests.flower.cases import CLIENTS, Case, network
 from tests.helpers.unit import refused
@@ -52,10 +52,10 @@ def test_a_message_for_somebody_else_is_refused(tmp_path):
     note, tensors = codec.decode(carried.message.content)
     other = next(name for name in CLIENTS if name != carried.client)
     for config in ({"client-id": other}, {"partition-id": CLIENTS.index(other)}):
-        reply, vectors = Client(Node.read(config | {"state-dir": str(tmp_path / "x")})).answer(note, tensors)
+        reply, vectors = MessageHandler(Node.read(config | {"state-dir": str(tmp_path / "x")})).answer(note, tensors)
         assert vectors == {}
         assert "reached the node of client" in reply["refused"]
-    old, _ = Client(Node.read({"client-id": "a"})).answer(note | {"protocol": 0}, tensors)
+    old, _ = MessageHandler(Node.read({"client-id": "a"})).answer(note | {"protocol": 0}, tensors)
     assert "protocol 0" in old["refused"]
 
 
@@ -65,7 +65,7 @@ def test_other_starting_values_are_refused_by_name(tmp_path):
     carried = next(c for c in case.grid.carried if c.trains)
     note, tensors = codec.decode(carried.message.content)
     node = Node.read({"client-id": carried.client, "state-dir": str(tmp_path / "x")})
-    client = Client(node, lambda name: case.data[case.data.position(name)], case.make)
+    client = MessageHandler(node, lambda name: case.data[case.data.position(name)], case.make)
     reply, _ = client.answer(note | {"u0": note["u0"] | {"digest": "0"}}, tensors)
     assert carried.client in reply["refused"]
     assert "other values" in reply["refused"]
@@ -156,6 +156,6 @@ def test_a_note_on_data_that_is_none_is_refused(note):
         "inputs": [[[2], "float32"]],
         "target": [[[], "int64"]],
     }
-    assert Outline.read(usual).shapes == ((2,),)
+    assert DataSummary.read(usual).shapes == ((2,),)
     with refused("not one"):
-        Outline.read({**usual, **note} if note else {})
+        DataSummary.read({**usual, **note} if note else {})

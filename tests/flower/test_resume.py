@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fedapm.flower.client.versions import Versions
-from fedapm.flower.server.checkpoint import Keeper
+from fedapm.flower.server.checkpoint import ServerCheckpoints
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.records import JsonLines
 from fedapm.simulation.checkpoint import found
@@ -49,7 +49,7 @@ def test_killed_while_messages_are_under_way(tmp_path, message):
 @pytest.mark.parametrize("when", ["before the checkpoint", "after the checkpoint", "before the record"])
 def test_killed_between_two_writes(tmp_path, monkeypatch, round, when):
     case = Case.of(tmp_path, "fedapm")
-    save, append = Keeper.save, JsonLines.append
+    save, append = ServerCheckpoints.save, JsonLines.append
 
     def killing_save(self, progress, ledger, record):
         if progress.round == round and when == "before the checkpoint":
@@ -64,7 +64,7 @@ def test_killed_between_two_writes(tmp_path, monkeypatch, round, when):
         append(self, row)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "save", killing_save)
+        patch.setattr(ServerCheckpoints, "save", killing_save)
         patch.setattr(JsonLines, "append", killing_append)
         with pytest.raises(Killed):
             case.serve()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedapm.core.algorithm import Algorithm
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.data import Federation
 from fedapm.simulation.callbacks import Memory
@@ -51,7 +51,7 @@ class Convex:
     u: np.ndarray
     v: list[np.ndarray]
 
-    def problem(self, method: Algorithm, solver: Solver, **options: object) -> Problem:
+    def problem(self, method: Algorithm, solver: SGDConfig, **options: object) -> Problem:
         return Problem(
             self.federation,
             lambda: Linear2(self.d, self.p),
@@ -131,21 +131,21 @@ def run(
     memory = Memory()
     problem.rounds = rounds
     schedule = Schedule(rounds, Sampling(fraction), evaluate_every, stationarity)
-    loop = Loop(problem, method, schedule, [memory, *([Watch(watch, len(problem))] if watch is not None else [])])
+    loop = Loop(problem, method, schedule, [memory, *([Watcher(watch, len(problem))] if watch is not None else [])])
     return loop.run(), memory.records
 
 
-class Watch:
+class Watcher:
     """Keeps every round's state."""
 
     def __init__(self, into: list[Progress], m: int) -> None:
         self.into, self.m = into, m
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         frozen = FrozenStore({k: progress.store.get(k) for k in range(self.m)})
         self.into.append(Progress(progress.round, progress.server, frozen))
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         pass
 
 

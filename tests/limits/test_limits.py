@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedapm import FedAlt, FedAPM, FedAvg, FedProx, FedSim, Local
-from fedapm.core.random import torch_stream
-from fedapm.core.solver import Solver
+from fedapm.core.random import torch_generator
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.core.vec import Vec, mean
 from fedapm.data import Dirichlet
@@ -23,7 +23,7 @@ def clients():
 
 
 def digits(clients, method, rule=None, **options) -> Problem:
-    options.setdefault("solver", Solver(lr=0.1, epochs=2, batch_size=16))
+    options.setdefault("solver", SGDConfig(lr=0.1, epochs=2, batch_size=16))
     return Problem(clients, DigitsNet, rule or SplitRule(preset="output"), adapt=method.adapt, **options)
 
 
@@ -69,7 +69,7 @@ def test_fedapm_with_nothing_personal_is_consensus_admm():
     known = convex("quadratic", p=0)
     rho, ridge, rounds = 0.7, known.ridge, 12
     method = FedAPM(rho=rho, sigma=0.0, xi=1e-26, mu=0.999, max_epochs=600)
-    problem = known.problem(method, Solver(lr=0.25, batch_size=0, weight_decay=ridge))
+    problem = known.problem(method, SGDConfig(lr=0.25, batch_size=0, weight_decay=ridge))
     states = []
     run(problem, method, rounds, watch=states)
 
@@ -90,7 +90,7 @@ def test_fedapm_with_nothing_personal_is_consensus_admm():
 def test_fedavg_of_one_client_is_sgd(clients):
     """Against torch's own optimiser on the same batches."""
     alone = type(clients)([clients[0]])
-    solver = Solver(lr=0.07, epochs=3, batch_size=16, momentum=0.8, weight_decay=0.01)
+    solver = SGDConfig(lr=0.07, epochs=3, batch_size=16, momentum=0.8, weight_decay=0.01)
     problem = digits(alone, FedAvg(), solver=solver)
     network, rounds = DigitsNet(), 3
     network.load_state_dict({n: t.clone() for n, t in problem.u0.items()})
@@ -98,7 +98,7 @@ def test_fedavg_of_one_client_is_sgd(clients):
     train = clients[0].train
     for t in range(1, rounds + 1):
         optimiser = torch.optim.SGD(network.parameters(), lr=0.07, momentum=0.8, weight_decay=0.01)
-        stream = torch_stream(problem.seed, "batches", 0, t)
+        stream = torch_generator(problem.seed, "batches", 0, t)
         for _ in range(solver.epochs):
             order = torch.randperm(len(train), generator=stream)
             for batch in order.split(16):
@@ -125,10 +125,10 @@ def test_fedavg_weighs_by_samples_over_those_selected(clients):
     chosen = records[1]["selected"]
     assert 1 < len(chosen) < len(clients)
     sizes = torch.tensor([len(clients[k].train) for k in chosen], dtype=torch.float64)
-    trained = [problem.task(k, 1).minimise(problem.u0) for k in chosen]
+    trained = [problem.task(k, 1).minimize(problem.u0) for k in chosen]
     for name, tensor in progress.server.u.items():
-        stacked = torch.stack([t[name].double() for t in trained])
-        expected = torch.einsum("k,k...->...", sizes / sizes.sum(), stacked)
+        batched = torch.stack([t[name].double() for t in trained])
+        expected = torch.einsum("k,k...->...", sizes / sizes.sum(), batched)
         torch.testing.assert_close(tensor.double(), expected, rtol=0, atol=1e-6)
 
 
@@ -139,22 +139,22 @@ def test_paper_units_give_the_same_iterates(weights):
     m = len(known.federation)
     mine = FedAPM(rho=0.4, sigma=0.1, xi=0.3, mu=0.8, max_epochs=40)
     paper = replace(mine, rho=0.4 / m, sigma=0.1 / m, xi=0.3 / m**2)
-    solver = Solver(lr=0.1, batch_size=8, weight_decay=known.ridge)
+    solver = SGDConfig(lr=0.1, batch_size=8, weight_decay=known.ridge)
     a, first = run(known.problem(mine, solver, weighting=Weighting(weights, "client")), mine, 8, 0.5)
     b, second = run(
         known.problem(paper, replace(solver, lr=0.1 * m), weighting=Weighting(weights, "paper")), paper, 8, 0.5
     )
     torch.testing.assert_close(a.server.u["u"], b.server.u["u"], rtol=0, atol=1e-10)
     for k in range(m):
-        s, r = a.store.get(k).state, b.store.get(k).state
-        torch.testing.assert_close(s.v["v"], r.v["v"], rtol=0, atol=1e-10)
-        torch.testing.assert_close(s.pi["u"], m * r.pi["u"], rtol=0, atol=1e-9)
+        state, r = a.store.get(k).state, b.store.get(k).state
+        torch.testing.assert_close(state.v["v"], r.v["v"], rtol=0, atol=1e-10)
+        torch.testing.assert_close(state.pi["u"], m * r.pi["u"], rtol=0, atol=1e-9)
     assert [r["local"] and r["local"]["epochs"] for r in first] == [r["local"] and r["local"]["epochs"] for r in second]
 
 
 @pytest.mark.parametrize(("method", "converted"), [(FedProx(mu=0.5), FedProx(mu=0.5 / 6)), (FedAlt(), FedAlt())])
 def test_paper_units_hold_for_averaging_methods_too(clients, method, converted):
-    solver = Solver(lr=0.05, epochs=1, batch_size=16)
+    solver = SGDConfig(lr=0.05, epochs=1, batch_size=16)
     a, _ = run(digits(clients, method, solver=solver), method, 3, 0.5)
     paper = digits(clients, converted, solver=replace(solver, lr=0.3), weighting=Weighting(units="paper"))
     b, _ = run(paper, converted, 3, 0.5)

@@ -28,7 +28,7 @@ from fedapm.algorithms import (
 from fedapm.algorithms.fedcp import discrepancy
 from fedapm.algorithms.fedrod import BalancedLoss
 from fedapm.algorithms.heads import Conditional, TwoHeads
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.core.vec import Vec
 from fedapm.data import Dirichlet
@@ -37,7 +37,7 @@ from fedapm.models import CNN, DigitsNet
 from fedapm.simulation.problem import Problem
 from tests.helpers.problems import convex, run
 
-FULL_BATCH = Solver(lr=0.1, epochs=3, batch_size=0)
+FULL_BATCH = SGDConfig(lr=0.1, epochs=3, batch_size=0)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def clients():
 
 
 def digits(clients, method, solver=None, model=DigitsNet) -> Problem:
-    solver = solver or Solver(lr=0.1, epochs=2, batch_size=16)
+    solver = solver or SGDConfig(lr=0.1, epochs=2, batch_size=16)
     return Problem(clients, model, SplitRule(preset="output"), adapt=method.adapt, solver=solver)
 
 
@@ -61,7 +61,7 @@ def test_fedadmm_is_fedapm_with_nothing_personal(clients, start):
     admm = FedADMM(rho=0.1, start=start)
     apm = FedAPM(rho=0.1, sigma=0.5, u_start=start, evaluate="shared")
     a, first = run(digits(clients, admm), admm, 4, 0.5)
-    whole = Problem(clients, DigitsNet, SplitRule(), adapt=apm.adapt, solver=Solver(lr=0.1, epochs=2, batch_size=16))
+    whole = Problem(clients, DigitsNet, SplitRule(), adapt=apm.adapt, solver=SGDConfig(lr=0.1, epochs=2, batch_size=16))
     b, second = run(whole, apm, 4, 0.5)
     assert a.server.u.equal(b.server.u)
     for k in range(len(clients)):
@@ -74,9 +74,9 @@ def test_pfedme_step_by_hand():
     """One batch, K = 1: θ = w − lr(∇f(w) + λ·0), w' = w − ηλ(w − θ)."""
     known = convex("quadratic", p=0)
     method = PFedMe(lam=3.0, k=1, eta=0.2)
-    task = known.problem(method, Solver(lr=0.1, epochs=1, batch_size=0)).task(0, 1)
+    task = known.problem(method, SGDConfig(lr=0.1, epochs=1, batch_size=0)).task(0, 1)
     w = Vec({"u": torch.tensor([0.5, -0.2, 0.1], dtype=torch.float64)})
-    reply = method.client(method.server_init(w), method.client_init(w, Vec()), task)
+    reply = method.client_update(method.server_init(w), method.client_init(w, Vec()), task)
     (x, _), y = task.train.inputs, task.train.targets
     theta = w["u"] - 0.1 * x.T @ (x @ w["u"] - y) / len(y)
     torch.testing.assert_close(reply.state.theta["u"], theta)
@@ -88,8 +88,8 @@ def test_pfedme_with_an_infinite_lambda_is_gradient_descent():
     known = convex("quadratic", p=0)
     lam = 1e5
     method = PFedMe(lam=lam, k=60, eta=0.05)
-    progress, _ = run(known.problem(method, Solver(lr=0.5 / lam, epochs=4, batch_size=0)), method, 3)
-    plain, _ = run(known.problem(FedAvg(), Solver(lr=0.05, epochs=4, batch_size=0)), FedAvg(), 3)
+    progress, _ = run(known.problem(method, SGDConfig(lr=0.5 / lam, epochs=4, batch_size=0)), method, 3)
+    plain, _ = run(known.problem(FedAvg(), SGDConfig(lr=0.05, epochs=4, batch_size=0)), FedAvg(), 3)
     close(progress.server.u, plain.server.u, atol=1e-4)
     for k in range(len(known.federation)):
         assert progress.store.get(k).state.theta.is_finite()
@@ -134,7 +134,7 @@ def test_scaffold_control_variates_by_hand():
     """First round, everybody, full batch: c_i is the mean gradient along client i's path, c their mean."""
     known = convex("quadratic", p=0)
     method = Scaffold()
-    problem = known.problem(method, Solver(lr=0.1, epochs=3, batch_size=0))
+    problem = known.problem(method, SGDConfig(lr=0.1, epochs=3, batch_size=0))
     progress, _ = run(problem, method, 1)
     summed = torch.zeros(known.d, dtype=torch.float64)
     for k, client in enumerate(known.federation.clients):
@@ -151,7 +151,7 @@ def test_scaffold_control_variates_by_hand():
 
 def test_scaffold_finds_the_solution_that_fedavg_misses():
     known = convex("quadratic", p=0)
-    solver = Solver(lr=0.05, epochs=10, batch_size=0, weight_decay=known.ridge)
+    solver = SGDConfig(lr=0.05, epochs=10, batch_size=0, weight_decay=known.ridge)
     truth = torch.from_numpy(known.u)
     gaps = []
     for method in (Scaffold(), FedAvg()):
@@ -182,16 +182,16 @@ def test_lp_proj_with_a_square_projection_is_coupled_like_ditto():
     """‖P x − w‖ = ‖x − Pᵀw‖ for an orthonormal square P: each step is one on f + λ/2·‖x − Pᵀw‖²."""
     known = convex("quadratic", p=0)
     method = LpProj(lam=0.7, dimension=known.d)
-    task = known.problem(method, Solver(lr=0.1, epochs=5, batch_size=0)).task(1, 1)
+    task = known.problem(method, SGDConfig(lr=0.1, epochs=5, batch_size=0)).task(1, 1)
     x = Vec({"u": torch.tensor([0.5, -0.2, 0.1], dtype=torch.float64)})
-    down = method.server_init(Vec({"u": torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64)}))
-    reply = method.client(down, method.client_init(x, Vec()), task)
-    centre = method.projection(x).lift(down.w, like=x)
-    torch.testing.assert_close(centre["u"], torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64))
-    other = known.problem(method, Solver(lr=0.1, epochs=5, batch_size=0)).task(1, 1)
+    broadcast = method.server_init(Vec({"u": torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64)}))
+    reply = method.client_update(broadcast, method.client_init(x, Vec()), task)
+    center = method.projection(x).lift(broadcast.w, like=x)
+    torch.testing.assert_close(center["u"], torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64))
+    other = known.problem(method, SGDConfig(lr=0.1, epochs=5, batch_size=0)).task(1, 1)
     from fedapm.core.task import Prox
 
-    close(reply.state.x, other.minimise(x, prox=Prox(0.7, centre)), atol=1e-12)
+    close(reply.state.x, other.minimize(x, prox=Prox(0.7, center)), atol=1e-12)
 
 
 def test_lp_proj_sends_only_the_low_dimensional_vector(clients):
@@ -224,10 +224,10 @@ def test_fedala_weight_step_by_hand():
     """W − η·∇f(Θ̂) ⊙ (Θ − Θ_i), clipped."""
     known = convex("quadratic", p=0)
     method = FedALA(eta=0.3, s=1.0, start_epochs=1)
-    task = known.problem(method, Solver(lr=0.1, epochs=0, batch_size=0)).task(0, 1)
+    task = known.problem(method, SGDConfig(lr=0.1, epochs=0, batch_size=0)).task(0, 1)
     mine, shared = (Vec({"u": torch.tensor(v, dtype=torch.float64)}) for v in ([0.0, 0.0, 0.0], [0.5, -0.5, 0.2]))
     state = replace_theta(method.client_init(shared, Vec()), mine)
-    reply = method.client(method.server_init(shared), state, task)
+    reply = method.client_update(method.server_init(shared), state, task)
     (x, _), y = task.train.inputs, task.train.targets
     gap = shared["u"] - mine["u"]
     slope = x.T @ (x @ shared["u"] - y) / len(y) * gap
@@ -291,9 +291,9 @@ def test_fedcp_shares_sum_to_one_and_gradients_reach_the_policy():
 def test_fedcp_keeps_the_global_head_fixed_and_sends_the_middle(clients):
     method = FedCP()
     problem = digits(clients, method)
-    down = method.server_init(problem.u0)
+    broadcast = method.server_init(problem.u0)
     state = method.client_init(problem.u0, problem.start(0).v0)
-    reply = method.client(down, state, problem.task(0, 1))
+    reply = method.client_update(broadcast, state, problem.task(0, 1))
     middle = 0.5 * (reply.state.p["personal_head.weight"] + problem.u0["head.weight"])
     torch.testing.assert_close(reply.u["head.weight"], middle)
     anchor = problem.network(0).read(("anchor.stem.weight",))
@@ -334,7 +334,7 @@ def test_wrapping_works_for_the_convolutional_network(method):
 )
 def test_presets_are_their_method_with_their_split(clients, preset, method, stage):
     """Whatever split the experiment asks for."""
-    solver = Solver(lr=0.1, epochs=1, batch_size=16)
+    solver = SGDConfig(lr=0.1, epochs=1, batch_size=16)
     a, _ = run(Problem(clients, DigitsNet, SplitRule(), adapt=preset.adapt, solver=solver), preset, 3, 0.6)
     rule = SplitRule(preset=stage)
     b, _ = run(Problem(clients, DigitsNet, rule, adapt=method.adapt, solver=solver), method, 3, 0.6)
@@ -344,7 +344,7 @@ def test_presets_are_their_method_with_their_split(clients, preset, method, stag
 
 def test_learning_rate_schedules_reach_methods_with_their_own_steps(clients):
     """pFedMe's outer step and SCAFFOLD's variates use the step size of the round."""
-    falling = Solver(lr=0.1, epochs=1, batch_size=0, lr_schedule="exponential", lr_decay=0.5)
+    falling = SGDConfig(lr=0.1, epochs=1, batch_size=0, lr_schedule="exponential", lr_decay=0.5)
     task = digits(clients, Scaffold(), falling).task(0, 3)
     assert task.step_size() == pytest.approx(0.025)
     assert task.lr_factor == 0.25

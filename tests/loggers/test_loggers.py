@@ -15,12 +15,12 @@ import torch
 
 from fedapm.errors import Interrupted
 from fedapm.experiments import build
-from fedapm.experiments.run import Plan, execute
+from fedapm.experiments.run import RunSpec, execute
 from fedapm.loggers import followers
 from fedapm.loggers.guarded import Guarded
 from fedapm.loggers.scalars import flat, scalars
 from fedapm.runs.records import load_run
-from fedapm.simulation.loop import Observer, Progress, Record
+from fedapm.simulation.loop import Callback, Progress, Record
 from tests.helpers.cli import QUICK, assert_refused, fedapm
 from tests.helpers.unit import refused
 
@@ -50,7 +50,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def plan(**algorithm: Any) -> Plan:
+def plan(**algorithm: Any) -> RunSpec:
     return build.plan(build.resolve(SETTINGS, {"algorithm": algorithm}))
 
 
@@ -58,20 +58,20 @@ def silent(_: str) -> None:
     """Nobody listens."""
 
 
-class Stop:
+class StopRule:
     """Ctrl-C in a round."""
 
     def __init__(self, round: int) -> None:
         self.round = round
 
-    def __call__(self, plan: Plan, folder: Path | None, last: int) -> Observer:
+    def __call__(self, plan: RunSpec, folder: Path | None, last: int) -> Callback:
         return self
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         if progress.round == self.round:
             signal.raise_signal(signal.SIGINT)
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Nothing to do."""
 
 
@@ -171,7 +171,7 @@ def test_the_settings_are_hyperparameters(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    execute(plan(rho=0.25), tmp_path / "run", show=False, observers=followers(["tensorboard"], tmp_path, silent))
+    execute(plan(rho=0.25), tmp_path / "run", show=False, callbacks=followers(["tensorboard"], tmp_path, silent))
     log = EventAccumulator(str(tmp_path / "run" / "logs" / "tensorboard"))
     log.Reload()
     held = {tag: HParamsPluginData.FromString(data) for tag, data in log.PluginTagToContent("hparams").items()}
@@ -187,20 +187,20 @@ def test_a_resumed_run_goes_on_in_its_log_without_a_round_twice(tmp_path: Path, 
     follow = followers([kind], tmp_path / "all", silent)
     for stop in (1, 3, 3):
         with pytest.raises(Interrupted):
-            execute(plan(), folder, resume=True, show=False, observers=[*follow, Stop(stop)])
+            execute(plan(), folder, resume=True, show=False, callbacks=[*follow, StopRule(stop)])
         # as after a kill: only the checkpoint of round 2 is there, and the log is ahead of it
         for path in (folder / "checkpoints").glob("round-*.safetensors"):
             if path.name != "round-000002.safetensors":
                 path.unlink()
-    execute(plan(), folder, resume=True, show=False, observers=follow)
+    execute(plan(), folder, resume=True, show=False, callbacks=follow)
     assert load_run(folder).complete
     assert_whole(logged(kind, folder), folder)
 
 
 def test_a_log_that_begins_late_has_the_rounds_before_it(tmp_path: Path, kind: str) -> None:
     with pytest.raises(Interrupted):
-        execute(plan(), tmp_path / "run", show=False, observers=[Stop(3)])
-    execute(plan(), tmp_path / "run", resume=True, show=False, observers=followers([kind], tmp_path, silent))
+        execute(plan(), tmp_path / "run", show=False, callbacks=[StopRule(3)])
+    execute(plan(), tmp_path / "run", resume=True, show=False, callbacks=followers([kind], tmp_path, silent))
     assert_whole(logged(kind, tmp_path / "run"), tmp_path / "run")
 
 
@@ -229,7 +229,7 @@ def test_the_server_and_the_experiment_are_those_of_the_environment(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "another")
-    execute(plan(), tmp_path / "run", show=False, observers=followers(["mlflow"], tmp_path, silent))
+    execute(plan(), tmp_path / "run", show=False, callbacks=followers(["mlflow"], tmp_path, silent))
     assert not (tmp_path / "mlflow.db").exists()
     client, run = mlflow_run(database, tmp_path / "run")
     assert client.get_experiment(run.info.experiment_id).name == "another"
@@ -254,18 +254,18 @@ class Broken:
     def __init__(self) -> None:
         self.calls = 0
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         self.calls += 1
         raise OSError(28, "No space left on device")
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         self.calls += 1
 
 
 def test_a_log_that_breaks_does_not_break_the_run(tmp_path: Path) -> None:
     said: list[str] = []
     broken = Broken()
-    execute(plan(), tmp_path / "run", show=False, observers=[lambda *_: Guarded(broken, "TensorBoard", said.append)])
+    execute(plan(), tmp_path / "run", show=False, callbacks=[lambda *_: Guarded(broken, "TensorBoard", said.append)])
     assert load_run(tmp_path / "run").complete
     assert broken.calls == 1
     assert len(said) == 1
@@ -290,7 +290,7 @@ def test_an_unknown_kind_is_named() -> None:
 
 def test_a_log_needs_a_folder(tmp_path: Path) -> None:
     with refused("'tensorboard'", "folder"):
-        execute(plan(), None, show=False, observers=followers(["tensorboard"], tmp_path, silent))
+        execute(plan(), None, show=False, callbacks=followers(["tensorboard"], tmp_path, silent))
 
 
 def test_nobody_who_does_not_ask_imports_a_logging_library(tmp_path: Path) -> None:
@@ -306,14 +306,14 @@ def test_nobody_who_does_not_ask_imports_a_logging_library(tmp_path: Path) -> No
 def test_observers_are_made_with_the_last_round_that_is_there(tmp_path: Path) -> None:
     seen: list[tuple[Path | None, int]] = []
 
-    def make(plan: Plan, folder: Path | None, last: int) -> Observer:
+    def make(plan: RunSpec, folder: Path | None, last: int) -> Callback:
         seen.append((folder, last))
-        return Stop(-1)
+        return StopRule(-1)
 
     with pytest.raises(Interrupted):
-        execute(plan(), tmp_path / "run", show=False, observers=[make, Stop(3)])
-    result = execute(plan(), tmp_path / "run", resume=True, show=False, observers=[make])
-    whole = execute(plan(), None, show=False, observers=[make])
+        execute(plan(), tmp_path / "run", show=False, callbacks=[make, StopRule(3)])
+    result = execute(plan(), tmp_path / "run", resume=True, show=False, callbacks=[make])
+    whole = execute(plan(), None, show=False, callbacks=[make])
     assert seen == [(tmp_path / "run", -1), (tmp_path / "run", 3), (None, -1)]
     assert torch.equal(result.state_dict("0")["head.weight"], whole.state_dict("0")["head.weight"]), (
         "observers have no part in the results"

@@ -47,13 +47,13 @@ def padded(values: Tensor, lengths: Sequence[int], filler: float, dim: int) -> T
 def check_many_clients_at_once(make: Callable[[], nn.Module], inputs: Sequence[Tensor], targets: Tensor) -> None:
     """Losses and gradients of three clients in one call are those of a loop; inputs are (client, batch, …)."""
     networks = [seeded(make, seed).train() for seed in range(3)]
-    stacked, _ = stack_module_state(networks)
+    batched, _ = stack_module_state(networks)
     skeleton = deepcopy(networks[0])
 
     def loss(parameters: dict[str, Tensor], batch: tuple[Tensor, ...], target: Tensor) -> Tensor:
         return cross_entropy(functional_call(skeleton, parameters, batch), target)
 
-    found, values = vmap(grad_and_value(loss))(stacked, tuple(inputs), targets)
+    found, values = vmap(grad_and_value(loss))(batched, tuple(inputs), targets)
     for client, network in enumerate(networks):
         alone = cross_entropy(network(*(part[client] for part in inputs)), targets[client])
         expected = torch.autograd.grad(alone, list(network.parameters()))

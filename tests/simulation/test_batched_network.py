@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedapm.simulation.batched.losses import losses
-from fedapm.simulation.batched.network import Chain, Mapped, linear, program
+from fedapm.simulation.batched.network import LinearChain, VmapNetwork, linear, program
 from fedapm.simulation.problem import squared_error
 
 CLIENTS, SAMPLES, CLASSES = 3, 5, 4
@@ -39,9 +39,9 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 def setting(make: Callable[[], nn.Module]) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
     torch.manual_seed(3)
     module = make().double()
-    stacked = {n: torch.randn(CLIENTS, *p.shape, dtype=torch.double) for n, p in module.named_parameters()}
+    batched = {n: torch.randn(CLIENTS, *p.shape, dtype=torch.double) for n, p in module.named_parameters()}
     x = torch.randn(CLIENTS, SAMPLES, 2, 3, dtype=torch.double)
-    return module, stacked, x, torch.randint(CLASSES, (CLIENTS, SAMPLES))
+    return module, batched, x, torch.randint(CLASSES, (CLIENTS, SAMPLES))
 
 
 def alone(
@@ -61,9 +61,9 @@ def test_gradients_are_those_of_every_client_by_itself(name: str, part: str) -> 
     names = list(parameters)
     trained = {"all": names, "last": names[-2:], "first": names[:2]}[part]
     found, values = [], losses(functional.cross_entropy, y, None)
-    for made in (program(module), Mapped(module)):
+    for made in (program(module), VmapNetwork(module)):
         found.append(made.gradient(parameters, frozenset(names), trained, [x], values))
-    assert isinstance(program(module), Chain)
+    assert isinstance(program(module), LinearChain)
     for grads, each in found:
         for k in range(CLIENTS):
             loss, expected = alone(module, {n: t[k] for n, t in parameters.items()}, trained, x[k], y[k])
@@ -78,13 +78,13 @@ def test_what_training_does_not_change_can_be_computed_before(name: str) -> None
     names = list(parameters)
     # the layers that are not trained are the same for all clients
     mixed = {n: t if n in names[-2:] else t[0] for n, t in parameters.items()}
-    stacked, trained, values = frozenset(names[-2:]), names[-2:], losses(functional.cross_entropy, y, None)
+    batched, trained, values = frozenset(names[-2:]), names[-2:], losses(functional.cross_entropy, y, None)
     whole = program(module)
     before, after = whole.cut(trained)
     assert before is not None
-    kept = before.outputs(mixed, stacked, [x])
-    grads, each = after.gradient(mixed, stacked, trained, [kept], values)
-    expected, as_expected = whole.gradient(mixed, stacked, trained, [x], values)
+    kept = before.outputs(mixed, batched, [x])
+    grads, each = after.gradient(mixed, batched, trained, [kept], values)
+    expected, as_expected = whole.gradient(mixed, batched, trained, [x], values)
     torch.testing.assert_close(each, as_expected)
     for grad, one in zip(grads, expected, strict=True):
         torch.testing.assert_close(grad, one)
@@ -118,7 +118,7 @@ def test_other_networks_are_mapped() -> None:
 
     module, parameters, x, y = setting(Twice)
     made = program(module)
-    assert isinstance(made, Mapped)
+    assert isinstance(made, VmapNetwork)
     assert made.cut(list(parameters)) == (None, made)
     names = list(parameters)
     grads, each = made.gradient(parameters, frozenset(names), names, [x], losses(functional.cross_entropy, y, None))

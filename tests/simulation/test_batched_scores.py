@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from fedapm import FedAlt, FedAPM, FedAvg, Local
 from fedapm.core import metrics as alone
 from fedapm.core.algorithm import Algorithm
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.data import Dirichlet
 from fedapm.data.sets.digits import federation
 from fedapm.models import DigitsNet
 from fedapm.simulation.batched import scores
-from fedapm.simulation.engines.sequential import Sequential
-from fedapm.simulation.engines.vectorized import Vectorised
-from fedapm.simulation.loop import beginning
+from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.engines.vectorized import VectorizedEngine
+from fedapm.simulation.loop import client_starts
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import MemoryStore
 from tests.helpers.unit import few
@@ -50,10 +50,10 @@ def test_every_client_has_the_scores_it_has_by_itself(sizes: list[int], classes:
 @pytest.mark.parametrize("method", [FedAPM(), FedAPM(evaluate="shared"), FedAlt(), FedAvg(), Local()])
 def test_engines_agree_on_every_clients_scores(method: Algorithm) -> None:
     clients = federation(Dirichlet(6, 1.0, 30), test_fraction=0.2, seed=0)
-    solver = Solver(lr=0.1, epochs=1, batch_size=20)
+    solver = SGDConfig(lr=0.1, epochs=1, batch_size=20)
     problem = Problem(clients, DigitsNet, SplitRule(preset="output"), adapt=method.adapt, solver=solver)
-    store = MemoryStore(beginning(problem, method))
-    one, many = Sequential(problem, method), Vectorised(problem, method)
+    store = MemoryStore(client_starts(problem, method))
+    one, many = SequentialEngine(problem, method), VectorizedEngine(problem, method)
     server = method.server_init(problem.u0)
     for client, kept in zip(range(3), one.train(range(3), method.broadcast(server), store, 1), strict=True):
         store.commit({client: replace(store.get(client), state=kept.reply.state)})

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from fedapm import FedAPM, FedapmError, Interrupted
 from fedapm.core.algorithm import State
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.core.vec import Vec
 from fedapm.data import Dirichlet
@@ -36,13 +36,13 @@ from fedapm.runs.files import remove_leftovers
 from fedapm.simulation import checkpoint
 from fedapm.simulation.callbacks import Memory
 from fedapm.simulation.checkpoint import Checkpointer
-from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.loop import Loop, Progress, Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
 from fedapm.simulation.stores import disk
-from fedapm.simulation.stores.base import ALIGNED, Kept, Layout, MemoryStore, Store, unpack
-from fedapm.simulation.stores.disk import ROWS, Index, MappedStore, store_maker
+from fedapm.simulation.stores.base import ALIGNED, ClientState, Layout, MemoryStore, Store, unpack
+from fedapm.simulation.stores.disk import ROWS, DiskStore, Index, store_maker
 from tests.helpers.unit import few, refused
 
 POPULATION = 7
@@ -67,7 +67,7 @@ def tensor(dtype: torch.dtype, shape: tuple[int, ...], stream: torch.Generator) 
     return torch.randint(0, 256, (count,), generator=stream, dtype=torch.uint8).view(dtype).reshape(shape)
 
 
-def kept(seed: int, layout: int | None = None) -> Kept:
+def kept(seed: int, layout: int | None = None) -> ClientState:
     """A client's memory, decided by a seed."""
     fields, buffers = LAYOUTS[seed % len(LAYOUTS) if layout is None else layout]
     stream = torch.Generator().manual_seed(seed)
@@ -75,10 +75,10 @@ def kept(seed: int, layout: int | None = None) -> Kept:
         name: seed / 3 if part is None else Vec({n: tensor(*about, stream) for n, about in part.items()})
         for name, part in fields.items()
     }
-    return Kept(State(**state), Vec({n: tensor(*about, stream) for n, about in buffers.items()}))
+    return ClientState(State(**state), Vec({n: tensor(*about, stream) for n, about in buffers.items()}))
 
 
-def start(client: int) -> Kept:
+def start(client: int) -> ClientState:
     return kept(1000 + client)
 
 
@@ -89,7 +89,7 @@ def bits(vector: Vec) -> list[tuple[str, torch.dtype, tuple[int, ...], bytes]]:
     ]
 
 
-def picture(memory: Kept) -> list[Any]:
+def picture(memory: ClientState) -> list[Any]:
     """All there is to a memory: names in their order, types, shapes and bits."""
     state = [(n, bits(v) if isinstance(v, Vec) else float(v)) for n, v in memory.state.items()]
     return [state, bits(memory.buffers)]
@@ -103,8 +103,8 @@ def touched(store: Store) -> list[Any]:
     return [(k, picture(memory)) for k, memory in store.touched()]
 
 
-def fresh(folder: Path, population: int = POPULATION) -> MappedStore:
-    return MappedStore(folder / ROWS, start, population)
+def fresh(folder: Path, population: int = POPULATION) -> DiskStore:
+    return DiskStore(folder / ROWS, start, population)
 
 
 def save(folder: Path, store: Store, round: int) -> Path:
@@ -145,7 +145,7 @@ def test_tensors_that_are_not_contiguous_or_have_a_graph_are_stored_by_value(tmp
     weight = torch.arange(6.0, requires_grad=True)
     odd = Vec({"t": weight.reshape(2, 3).T, "e": torch.ones(1).expand(3), "part": weight[::2] * 2})
     store = fresh(tmp_path)
-    store.commit({0: Kept(State(u=odd), Vec())})
+    store.commit({0: ClientState(State(u=odd), Vec())})
     found = store.get(0).state.u
     assert found.equal(odd)
     assert not any(t.requires_grad for t in found.values())
@@ -198,8 +198,8 @@ def test_it_does_what_a_store_in_memory_does(
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
     store: Store = fresh(folder)
-    twin: dict[int, Kept] = {}
-    saved: dict[int, Kept] | None = None
+    twin: dict[int, ClientState] = {}
+    saved: dict[int, ClientState] | None = None
     for round, (what, seeds) in enumerate(todo, start=1):
         updates = {k: kept(seed) for k, seed in seeds.items()}
         if what == "commit":
@@ -360,7 +360,7 @@ def test_more_layouts_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(disk, "OPEN_FILES", 3)
     before = open_files()
     store = fresh(tmp_path, 30)
-    made = {k: Kept(State(v=Vec({"head": torch.full((k,), float(k))})), Vec()) for k in range(30)}
+    made = {k: ClientState(State(v=Vec({"head": torch.full((k,), float(k))})), Vec()) for k in range(30)}
     for _ in range(2):
         store.commit(made)
         save(tmp_path, store, 1)
@@ -411,7 +411,7 @@ def life(folder: Path, rounds: int) -> Iterator[int]:
             yield round
 
 
-def cohort(round: int) -> dict[int, Kept]:
+def cohort(round: int) -> dict[int, ClientState]:
     luck = random.Random(round)
     return {k: kept(luck.randrange(10**6), luck.choice([0, 1, 5])) for k in luck.sample(range(POPULATION), 3)}
 
@@ -518,7 +518,7 @@ def test_rows_are_on_the_disk_before_a_checkpoint_says_so(tmp_path: Path, monkey
     assert order.count("removed") == 2
 
 
-def two_checkpoints(folder: Path) -> MappedStore:
+def two_checkpoints(folder: Path) -> DiskStore:
     """Client 0 takes part only before the first of them, client 1 before both, client 2 between them."""
     store = fresh(folder)
     store.commit({0: kept(0, 5), 1: kept(1, 5)})
@@ -536,7 +536,7 @@ def damage(folder: Path, content: bytes, change: Callable[[bytearray, int], None
     path.write_bytes(whole)
 
 
-def content(memory: Kept) -> bytes:
+def content(memory: ClientState) -> bytes:
     return bits(memory.state.u)[0][3]
 
 
@@ -557,7 +557,7 @@ def test_damage_is_found_when_a_row_is_read(tmp_path: Path, change: Callable[[by
         store.get(2)
     with refused(str(tmp_path / ROWS), "lost"):
         save(tmp_path, store, 3)
-    Checkpointer(tmp_path, 1, 9).on_stop(Progress(3, SERVER, store), "interrupted")
+    Checkpointer(tmp_path, 1, 9).on_run_end(Progress(3, SERVER, store), "interrupted")
     assert [p.name for p in checkpoint.found(tmp_path)] == ["round-000002.safetensors", "round-000001.safetensors"]
 
 
@@ -715,7 +715,7 @@ def test_a_disk_that_is_full_when_a_run_is_resumed_does_not_start_it_again(
 
 def test_a_temporary_folder_goes_with_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    store = MappedStore.temporary(start, POPULATION)
+    store = DiskStore.temporary(start, POPULATION)
     store.commit({3: kept(3)})
     assert picture(store.get(3)) == picture(kept(3))
     assert any(store.folder.iterdir())
@@ -727,7 +727,7 @@ def test_a_temporary_folder_stays_when_a_forked_process_drops_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    store = MappedStore.temporary(start, POPULATION)
+    store = DiskStore.temporary(start, POPULATION)
     store.commit({3: kept(3)})
     folder, mine = store.folder, os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: mine + 1)
@@ -738,20 +738,20 @@ def test_a_temporary_folder_stays_when_a_forked_process_drops_the_store(
 def test_the_kind_of_store_follows_from_the_size_unless_it_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(client: int) -> Kept:
+    def start(client: int) -> ClientState:
         return kept(client, 1)
 
     monkeypatch.setattr(disk, "LARGE", 10 * start(0).nbytes)
     for kind, population, expected in [
         ("auto", 10, MemoryStore),
-        ("auto", 11, MappedStore),
+        ("auto", 11, DiskStore),
         ("memory", 11, MemoryStore),
-        ("mapped", 1, MappedStore),
+        ("mapped", 1, DiskStore),
     ]:
         assert type(store_maker(kind, tmp_path, population)(start)) is expected  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
     made = store_maker("mapped", None, 3)(start)
-    assert isinstance(made, MappedStore)
+    assert isinstance(made, DiskStore)
     assert made.folder.parent == Path(tempfile.gettempdir())
 
 
@@ -767,19 +767,19 @@ def clients() -> Any:
     return federation(Dirichlet(6, 1.0, 30), test_fraction=0.2, seed=0)
 
 
-def loop(clients: Any, folder: Path | None, *observers: Any, rounds: int = 6) -> tuple[Loop, Memory]:
+def loop(clients: Any, folder: Path | None, *callbacks: Any, rounds: int = 6) -> tuple[Loop, Memory]:
     """A run on digits, in memory or in a folder."""
     method, memory = FedAPM(), Memory()
-    solver = Solver(lr=0.1, epochs=1, batch_size=20)
+    solver = SGDConfig(lr=0.1, epochs=1, batch_size=20)
     problem = Problem(clients, DigitsNet, SplitRule(preset="output"), adapt=method.adapt, solver=solver, rounds=rounds)
-    made = Loop(problem, method, Schedule(rounds, Sampling(0.5)), [memory, *observers])
+    made = Loop(problem, method, Schedule(rounds, Sampling(0.5)), [memory, *callbacks])
     if folder is not None:
-        made.progress = replace(made.progress, store=MappedStore(folder / ROWS, made.progress.store.get, len(problem)))
+        made.progress = replace(made.progress, store=DiskStore(folder / ROWS, made.progress.store.get, len(problem)))
     return made, memory
 
 
 def same(a: Progress, b: Progress, population: int) -> bool:
-    return picture(Kept(a.server, Vec())) == picture(Kept(b.server, Vec())) and (
+    return picture(ClientState(a.server, Vec())) == picture(ClientState(b.server, Vec())) and (
         pictures(a.store, population) == pictures(b.store, population)
     )
 
@@ -799,9 +799,9 @@ def test_a_round_that_is_broken_off_leaves_the_round_before(
     end = straight.run()
     shorter, _ = loop(clients, None)
     shorter.schedule = replace(shorter.schedule, rounds=3)
-    original, calls = getattr(Sequential, moment), itertools.count(1)
+    original, calls = getattr(SequentialEngine, moment), itertools.count(1)
 
-    def broken(self: Sequential, *arguments: Any) -> Iterator[Any]:
+    def broken(self: SequentialEngine, *arguments: Any) -> Iterator[Any]:
         # round 0 is evaluated and not trained
         last = next(calls) == 4 + (moment == "evaluate")
         for count, item in enumerate(original(self, *arguments)):
@@ -811,7 +811,7 @@ def test_a_round_that_is_broken_off_leaves_the_round_before(
 
     inside, first = loop(clients, tmp_path, Checkpointer(tmp_path, 2, 6))
     with monkeypatch.context() as patch:
-        patch.setattr(Sequential, moment, broken)
+        patch.setattr(SequentialEngine, moment, broken)
         with pytest.raises(Interrupted, match="after round 3 of 6"):
             inside.run()
     assert same(inside.progress, shorter.run(), len(clients))
@@ -830,12 +830,12 @@ def test_damage_in_the_middle_of_a_run_ends_it_and_the_run_goes_on_from_a_whole_
     end = straight.run()
 
     class Vandal:
-        def on_round(self, progress: Progress, record: Any, seconds: float) -> None:
+        def on_round_end(self, progress: Progress, record: Any, seconds: float) -> None:
             if progress.round == 5:
                 path = row_file(tmp_path)
                 path.write_bytes(path.read_bytes()[:100])
 
-        def on_stop(self, progress: Progress, status: str) -> None:
+        def on_run_end(self, progress: Progress, status: str) -> None:
             pass
 
     broken, _ = loop(clients, tmp_path, Checkpointer(tmp_path, 2, 6), Vandal())

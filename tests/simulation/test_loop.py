@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedapm import Diverged, FedAlt, FedAPM, FedapmError, FedAvg, Local
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.data import Dirichlet
 from fedapm.data.sets.digits import federation
@@ -26,7 +26,7 @@ def clients():
 
 
 def digits(clients, method, **solver):
-    solver = Solver(**({"lr": 0.1, "epochs": 1, "batch_size": 20} | solver))
+    solver = SGDConfig(**({"lr": 0.1, "epochs": 1, "batch_size": 20} | solver))
     return Problem(clients, DigitsNet, SplitRule(preset="output"), adapt=method.adapt, solver=solver)
 
 
@@ -120,7 +120,7 @@ def test_alphas_average_one_in_client_units_and_sum_to_one_in_the_papers():
 def test_stationarity_is_the_distance_from_the_conditions_of_the_definition():
     known = convex("quadratic")
     method = FedAPM(rho=0.3)
-    problem = known.problem(method, Solver(lr=0.1, batch_size=0, weight_decay=known.ridge))
+    problem = known.problem(method, SGDConfig(lr=0.1, batch_size=0, weight_decay=known.ridge))
     progress, records = run(problem, method, 3, stationarity=True)
     squares = {"u": 0.0, "v": 0.0, "consensus": 0.0}
     duals = torch.zeros(known.d, dtype=torch.float64)

@@ -14,7 +14,7 @@ from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.runs.files import read_json, read_tensors
 from fedapm.simulation import checkpoint
-from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.engines.sequential import SequentialEngine
 
 ROUNDS = 12
 SETTINGS = {
@@ -50,7 +50,7 @@ def assert_same(out: Path, straight: Path) -> None:
 
 def interrupt_at(monkeypatch, method: str, round: int) -> None:
     """Ctrl-C in the middle of training or of evaluation."""
-    original = getattr(Sequential, method)
+    original = getattr(SequentialEngine, method)
     state = {"round": 0}
 
     def wrapped(self, clients, down, store, *rest):
@@ -64,7 +64,7 @@ def interrupt_at(monkeypatch, method: str, round: int) -> None:
                 raise KeyboardInterrupt
             yield item
 
-    monkeypatch.setattr(Sequential, method, wrapped)
+    monkeypatch.setattr(SequentialEngine, method, wrapped)
 
 
 @pytest.mark.parametrize("method", ["train", "evaluate"])
@@ -203,15 +203,15 @@ def test_ctrl_c_in_a_real_process_says_how_to_go_on(tmp_path, straight):
 @pytest.mark.parametrize("round", [1, 4, ROUNDS])
 def test_a_follower_that_fails_after_a_round_loses_only_that_round(tmp_path, straight, round):
     class Fails:
-        def on_round(self, progress, record, seconds):
+        def on_round_end(self, progress, record, seconds):
             if progress.round == round:
                 raise OSError(28, "No space left on device")
 
-        def on_stop(self, progress, status):
+        def on_run_end(self, progress, status):
             pass
 
     out = tmp_path / "run"
     with pytest.raises(OSError, match="No space"):
-        execute(plan(), out, show=False, observers=[lambda *_: Fails()])
+        execute(plan(), out, show=False, callbacks=[lambda *_: Fails()])
     execute(plan(), out, resume=True, show=False)
     assert_same(out, straight)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedapm import FedAlt, FedAPM, FedSim
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.vec import total
 from tests.helpers.problems import Convex, convex, run
 
@@ -36,7 +36,7 @@ def test_fedapm_reaches_the_kkt_point(known, options, fraction, rounds):
     from dataclasses import replace
 
     method = replace(EXACT, **options)
-    problem = known.problem(method, Solver(weight_decay=known.ridge, **FULL))
+    problem = known.problem(method, SGDConfig(weight_decay=known.ridge, **FULL))
     progress, records = run(problem, method, rounds, fraction, stationarity=True)
     assert records[-1]["stationarity"]["total"] <= 1e-6
     assert records[0]["stationarity"]["total"] > 0.1
@@ -44,7 +44,7 @@ def test_fedapm_reaches_the_kkt_point(known, options, fraction, rounds):
 
 
 def test_duals_sum_to_zero_and_balance_the_gradients(known):
-    problem = known.problem(EXACT, Solver(weight_decay=known.ridge, **FULL))
+    problem = known.problem(EXACT, SGDConfig(weight_decay=known.ridge, **FULL))
     progress, _ = run(problem, EXACT, 100)
     duals = [progress.store.get(k).state.pi for k in range(len(problem))]
     assert total(duals).norm() <= 1e-6
@@ -54,7 +54,7 @@ def test_duals_sum_to_zero_and_balance_the_gradients(known):
 @pytest.mark.parametrize("method", [FedAlt(), FedSim()])
 def test_averaging_several_local_steps_is_biased(known, method):
     """With the same local work FedAlt and FedSim come to rest away from the solution."""
-    problem = known.problem(method, Solver(weight_decay=known.ridge, epochs=10, **FULL))
+    problem = known.problem(method, SGDConfig(weight_decay=known.ridge, epochs=10, **FULL))
     states = []
     progress, _ = run(problem, method, 60, watch=states)
     assert (progress.server.u - states[-2].server.u).norm() < 1e-5, "it has come to rest"
@@ -63,7 +63,7 @@ def test_averaging_several_local_steps_is_biased(known, method):
 
 def test_paper_sign_of_drift(known):
     """FedAPM's copies agree with ū in the end; FedAlt's never do."""
-    apm = known.problem(EXACT, Solver(weight_decay=known.ridge, **FULL))
-    alt = known.problem(FedAlt(), Solver(weight_decay=known.ridge, epochs=10, **FULL))
+    apm = known.problem(EXACT, SGDConfig(weight_decay=known.ridge, **FULL))
+    alt = known.problem(FedAlt(), SGDConfig(weight_decay=known.ridge, epochs=10, **FULL))
     assert run(apm, EXACT, 100)[1][-1]["drift"] < 1e-5
     assert run(alt, FedAlt(), 20)[1][-1]["drift"] > 1e-1

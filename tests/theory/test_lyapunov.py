@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedapm import FedAPM
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from tests.helpers.problems import convex, run
 from tests.theory.lagrangian import consensus_error, lagrangian, lyapunov
 
@@ -37,7 +37,7 @@ def trace(known, fraction: float, rounds: int):
     rho = 3 * max(l_u, l_uv)
     sigma = max(8 / 15 * rho, l_v)
     method = FedAPM(rho=rho, sigma=sigma, xi=0.5, mu=0.8, max_epochs=3000, v_at="local", u_start="local")
-    problem = known.problem(method, Solver(lr=1 / (l_u + rho), batch_size=0, weight_decay=known.ridge))
+    problem = known.problem(method, SGDConfig(lr=1 / (l_u + rho), batch_size=0, weight_decay=known.ridge))
     states = []
     run(problem, method, rounds, fraction, watch=states)
     return method, problem, states
@@ -83,7 +83,7 @@ def test_lagrangian_ends_at_the_value_of_the_objective(known):
 def test_server_keeps_the_mean_over_all_clients(known, rho, relax):
     """ū = mean of u_i + π_i/ρ over all clients, though only some ever send, and only changes."""
     method = FedAPM(rho=rho, relax=relax)
-    problem = known.problem(method, Solver(lr=0.05, batch_size=7, weight_decay=known.ridge))
+    problem = known.problem(method, SGDConfig(lr=0.05, batch_size=7, weight_decay=known.ridge))
     states = []
     run(problem, method, 30, 0.25, watch=states)
     assert max(consensus_error(problem, method, s) for s in states) < 1e-10

@@ -14,7 +14,7 @@ from fedapm.data import Federation
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.tuning import Options
-from fedapm.tuning.method_search import Subject, subjects
+from fedapm.tuning.method_search import MethodSearch, subjects
 from fedapm.tuning.space import Choice, looked_up, put
 from fedapm.tuning.spaces import AROUND, COMMON, PAPER, SPACES, WIDE
 from fedapm.tuning.units import OWN, converted
@@ -34,7 +34,7 @@ def clients() -> Federation:
     return build.federation(build.resolve(LAYER).data)
 
 
-def subject(name: str, *layers: Any, **options: Any) -> Subject:
+def subject(name: str, *layers: Any, **options: Any) -> MethodSearch:
     (found,) = subjects([name], [LAYER, *layers], Options(**options), M)
     return found
 
@@ -64,7 +64,7 @@ def test_the_present_settings_are_in_the_wide_space() -> None:
         assert "model.options.dropout" not in {d.setting for d in found.space}, "this network has none"
 
 
-def values(found: Subject, setting: str) -> tuple[Any, ...]:
+def values(found: MethodSearch, setting: str) -> tuple[Any, ...]:
     (one,) = (d.values for d in found.space if d.setting == setting)
     assert isinstance(one, Choice)
     return one.values

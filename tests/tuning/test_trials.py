@@ -13,7 +13,7 @@ import torch
 from fedapm.data import Federation
 from fedapm.runs.records import load_run
 from fedapm.tuning import Options, tuned_layer
-from fedapm.tuning.trial import Judge
+from fedapm.tuning.trial import Scorer
 from tests.helpers.unit import refused
 from tests.tuning.searches import search
 
@@ -22,7 +22,7 @@ def test_several_seeds_count_by_their_mean(tmp_path: Path) -> None:
     options = Options(trials=2, rounds=1, search=("solver.lr=0.1",), seeds=(3, 5), select="best")
     (found,) = search(tmp_path / "out", options=options, methods=["local"], workers=1).methods
     folder = tmp_path / "out" / "trials" / "local" / "0"
-    scores = [Judge("accuracy", "best").of(load_run(folder / f"seed-{s}").rounds) for s in (3, 5)]
+    scores = [Scorer("accuracy", "best").of(load_run(folder / f"seed-{s}").rounds) for s in (3, 5)]
     assert found.default == pytest.approx(sum(scores) / 2)
     assert scores[0] != scores[1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedapm.core.algorithm import Algorithm, State, Total, Upload
+from fedapm.core.algorithm import Aggregate, Algorithm, State, Upload
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 
@@ -14,7 +14,7 @@ from fedapm.core.vec import Vec
 class Averaging(Algorithm):
     """u ← Σ α_i u_i / Σ α_i over the selected clients, sent and added up as weighted changes."""
 
-    remembers: ClassVar[tuple[str, ...] | None] = ()
+    cumulative: ClassVar[tuple[str, ...] | None] = ()
 
     def server_init(self, u0: Vec) -> State:
         """The shared model."""
@@ -24,7 +24,7 @@ class Averaging(Algorithm):
         """α_i·(u_i − ū)."""
         return Upload({"du": task.alpha * (u - u_bar)}, weight=task.alpha)
 
-    def server(self, state: State, total: Total, m: int) -> State:
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The weighted mean of the clients that took part."""
         del m
         return state.replace(u=state.u + total["du"] / total.weight)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
-from fedapm.core.algorithm import Reply, State
+from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.task import Epochs, Prox, Task
 from fedapm.core.vec import Vec
 
@@ -39,13 +39,13 @@ class Ditto(Averaging):
         del v0
         return State(v=u0)
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """The global model from the broadcast one, and the personal one, drawn to the same."""
         stop_v = None if self.epochs_v is None else Epochs(self.epochs_v)
-        u = task.minimise(down.u)
-        v = task.minimise(s.v, prox=Prox(self.lam, down.u), stop=stop_v)
-        return Reply(self.upload(u, down.u, task), s.replace(v=v), u)
+        u = task.minimize(broadcast.u)
+        v = task.minimize(state.v, prox=Prox(self.lam, broadcast.u), stop=stop_v)
+        return ClientUpdate(self.upload(u, broadcast.u, task), state.replace(v=v), u)
 
-    def model(self, down: State, s: State, view: str = "P") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "P") -> tuple[Vec, Vec]:
         """P: the client's v_i. G: the server's w."""
-        return (s.v if view == "P" else down.u), Vec()
+        return (state.v if view == "P" else broadcast.u), Vec()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedapm.core.algorithm import Algorithm, Reply, State, Total, Upload
+from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Upload
 from fedapm.core.task import Prox, Task
 from fedapm.core.vec import Vec
 
@@ -20,7 +20,7 @@ class FedADMM(Algorithm):
     name = "fedadmm"
     label = "FedADMM"
     scope = "whole"
-    remembers = ("dz",)
+    cumulative = ("dz",)
     personal = "nothing; kept: the copy w_i and the dual π_i"
     sends = "the change of z_i = w_i + π_i/ρ, whole model"
     evaluates = "the global model"
@@ -43,19 +43,19 @@ class FedADMM(Algorithm):
         del v0
         return State(w=u0, pi=u0.zeros())
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """An inexact minimiser of the augmented Lagrangian, then the dual step."""
-        w0 = s.w if self.start == "local" else down.u
-        w = task.minimise(w0, weight=task.alpha, linear=s.pi, prox=Prox(self.rho, down.u))
-        pi = s.pi + self.rho * (w - down.u)
-        dz = (w + pi / self.rho) - (s.w + s.pi / self.rho)
-        return Reply(Upload({"dz": dz}), s.replace(w=w, pi=pi), w)
+        w0 = state.w if self.start == "local" else broadcast.u
+        w = task.minimize(w0, weight=task.alpha, linear=state.pi, prox=Prox(self.rho, broadcast.u))
+        pi = state.pi + self.rho * (w - broadcast.u)
+        dz = (w + pi / self.rho) - (state.w + state.pi / self.rho)
+        return ClientUpdate(Upload({"dz": dz}), state.replace(w=w, pi=pi), w)
 
-    def server(self, state: State, total: Total, m: int) -> State:
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The mean of z_i = w_i + π_i/ρ over all clients, kept up to date by changes."""
         return state.replace(u=state.u + total["dz"] / m)
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The same model for every client."""
-        del s, view
-        return down.u, Vec()
+        del state, view
+        return broadcast.u, Vec()

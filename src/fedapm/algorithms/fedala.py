@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from fedapm.algorithms.averaging import Averaging
-from fedapm.core.algorithm import Reply, State
+from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 
@@ -52,28 +52,28 @@ class FedALA(Averaging):
         del v0
         return State(theta=u0, w=u0.only(self.top(u0)).map(torch.ones_like), learnt=0.0)
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """Aggregate adaptively, then train the whole model."""
-        top = self.top(down.u)
-        mine, below = s.theta.only(top), down.u.without(top)
-        gap = down.u.only(top) - mine
-        w = self.weights(s, mine, gap, below, task)
-        u = task.minimise((below | (mine + gap.times(w))).only(down.u))
-        return Reply(self.upload(u, down.u, task), State(theta=u, w=w, learnt=1.0), u)
+        top = self.top(broadcast.u)
+        mine, below = state.theta.only(top), broadcast.u.without(top)
+        gap = broadcast.u.only(top) - mine
+        w = self.weights(state, mine, gap, below, task)
+        u = task.minimize((below | (mine + gap.times(w))).only(broadcast.u))
+        return ClientUpdate(self.upload(u, broadcast.u, task), State(theta=u, w=w, learnt=1.0), u)
 
-    def weights(self, s: State, mine: Vec, gap: Vec, below: Vec, task: Task) -> Vec:
+    def weights(self, state: State, mine: Vec, gap: Vec, below: Vec, task: Task) -> Vec:
         """W_i, learnt by projected gradient steps on a random part of the local data."""
-        w: Vec = s.w
-        for _ in range(1 if s.learnt else self.start_epochs):
+        w: Vec = state.w
+        for _ in range(1 if state.learnt else self.start_epochs):
             before = w
-            for batch in task.some(self.s):
-                slope = task.gradient(mine + gap.times(w), given=below, on=batch).times(gap)
+            for batch in task.sample_batches(self.s):
+                slope = task.gradient(mine + gap.times(w), fixed=below, batch=batch).times(gap)
                 w = (w - self.eta * slope).map(lambda t: t.clamp(0, 1))
             if (w - before).map(torch.abs).mean() < self.tolerance:
                 break
         return w
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The client's own model."""
-        del down, view
-        return s.theta, Vec()
+        del broadcast, view
+        return state.theta, Vec()

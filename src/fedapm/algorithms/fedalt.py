@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
-from fedapm.core.algorithm import Reply, State
+from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.task import Epochs, Task
 from fedapm.core.vec import Vec
 
@@ -37,14 +37,14 @@ class FedAlt(Averaging):
         del u0
         return State(v=v0)
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """The personal part at the broadcast u, then the shared part at the new v_i."""
         stop_v = None if self.epochs_v is None else Epochs(self.epochs_v)
-        v = task.minimise(s.v, given=down.u, lr=self.lr_v, stop=stop_v)
-        u = task.minimise(down.u, given=v)
-        return Reply(self.upload(u, down.u, task), s.replace(v=v), u)
+        v = task.minimize(state.v, fixed=broadcast.u, lr=self.lr_v, stop=stop_v)
+        u = task.minimize(broadcast.u, fixed=v)
+        return ClientUpdate(self.upload(u, broadcast.u, task), state.replace(v=v), u)
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The shared model with the client's own part."""
         del view
-        return down.u, s.v
+        return broadcast.u, state.v

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedapm.core.algorithm import Algorithm, Reply, State, Stationarity, Total, Upload
-from fedapm.core.task import Approximate, Epochs, Prox, Stop, Task
+from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Stationarity, Upload
+from fedapm.core.task import Epochs, Prox, StopRule, Task, UntilStationary
 from fedapm.core.vec import Vec
 
 
@@ -20,7 +20,7 @@ class FedAPM(Algorithm):
 
     name = "fedapm"
     label = "FedAPM"
-    remembers = ("dz",)
+    cumulative = ("dz",)
     personal = "v_i; also kept: the copy u_i, the dual π_i and ξ_i"
     sends = "the change of z_i = u_i + π_i/ρ, shared part only"
     evaluates = "u_i with v_i (or ū with v_i)"
@@ -71,42 +71,46 @@ class FedAPM(Algorithm):
         start = State(v=v0, u=u0, pi=u0.zeros(), xi=self.xi or 0.0)
         return start if self.relax == 1 else start.replace(z=u0)
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """Line 8 of Algorithm 1."""
-        u_bar, xi = down.u, self.mu * s.xi
-        stop_u: Stop | None = Approximate(xi, self.max_epochs) if self.xi else None
+        u_bar, xi = broadcast.u, self.mu * state.xi
+        stop_u: StopRule | None = UntilStationary(xi, self.max_epochs) if self.xi else None
         stop_v = stop_u if self.epochs_v is None else Epochs(self.epochs_v)
-        u_for_v = s.u if self.v_at == "local" else u_bar
-        u0 = s.u if self.u_start == "local" else u_bar
+        u_for_v = state.u if self.v_at == "local" else u_bar
+        u0 = state.u if self.u_start == "local" else u_bar
 
-        v = task.minimise(s.v, given=u_for_v, weight=task.alpha, prox=Prox(self.sigma, s.v), stop=stop_v, lr=self.lr_v)
-        u = task.minimise(u0, given=v, weight=task.alpha, linear=s.pi, prox=Prox(self.rho, u_bar), stop=stop_u)
+        v = task.minimize(
+            state.v, fixed=u_for_v, weight=task.alpha, prox=Prox(self.sigma, state.v), stop=stop_v, lr=self.lr_v
+        )
+        u = task.minimize(u0, fixed=v, weight=task.alpha, linear=state.pi, prox=Prox(self.rho, u_bar), stop=stop_u)
         u_hat = u if self.relax == 1 else u_bar + self.relax * (u - u_bar)
-        pi = s.pi + self.rho * (u_hat - u_bar)
+        pi = state.pi + self.rho * (u_hat - u_bar)
         z = self.z(u_hat, pi)
-        new = s.replace(v=v, u=u, pi=pi, xi=xi, **({} if self.relax == 1 else {"z": z}))
-        return Reply(Upload({"dz": z - self.z_of(s)}), new, u)
+        new = state.replace(v=v, u=u, pi=pi, xi=xi, **({} if self.relax == 1 else {"z": z}))
+        return ClientUpdate(Upload({"dz": z - self.z_of(state)}), new, u)
 
-    def z_of(self, s: State) -> Vec:
+    def z_of(self, state: State) -> Vec:
         """The z_i that the server has of a client."""
-        return self.z(s.u, s.pi) if self.relax == 1 else s.z
+        return self.z(state.u, state.pi) if self.relax == 1 else state.z
 
     def z(self, u: Vec, pi: Vec) -> Vec:
         """z_i = u_i + π_i/ρ; without a penalty there is no dual either."""
         return u + pi / self.rho if self.rho else u
 
-    def server(self, state: State, total: Total, m: int) -> State:
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """U = (1/m)·Σ z_i over all clients, kept up to date by the changes of those selected."""
         return state.replace(u=state.u + total["dz"] / m)
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """(u_i or ū, v_i)."""
         del view
-        return (s.u if self.evaluate == "local" else down.u), s.v
+        return (state.u if self.evaluate == "local" else broadcast.u), state.v
 
-    def stationarity(self, down: State, s: State, task: Task) -> Stationarity:
+    def stationarity(self, broadcast: State, state: State, task: Task) -> Stationarity:
         """α_i∇_u f_i + π_i + ρ(u_i − u) = 0, ∇_v f_i = 0, u_i = u, Σ π_i = 0."""
-        gap = s.u - down.u
-        gradient = task.gradient(s.u | s.v)
-        g_u, g_v = gradient.only(s.u), gradient.only(s.v)
-        return Stationarity({"u": task.alpha * g_u + s.pi + self.rho * gap, "v": g_v, "consensus": gap}, {"dual": s.pi})
+        gap = state.u - broadcast.u
+        gradient = task.gradient(state.u | state.v)
+        g_u, g_v = gradient.only(state.u), gradient.only(state.v)
+        return Stationarity(
+            {"u": task.alpha * g_u + state.pi + self.rho * gap, "v": g_v, "consensus": gap}, {"dual": state.pi}
+        )

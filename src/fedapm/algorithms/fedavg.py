@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
-from fedapm.core.algorithm import Reply, State
+from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.task import Prox, Task
 from fedapm.core.vec import Vec
 
@@ -30,17 +30,17 @@ class FedAvg(Averaging):
         del u0, v0
         return State()
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """Train the whole model from the broadcast one."""
-        u = task.minimise(down.u, prox=self.prox(down.u))
-        return Reply(self.upload(u, down.u, task), s, u)
+        u = task.minimize(broadcast.u, prox=self.prox(broadcast.u))
+        return ClientUpdate(self.upload(u, broadcast.u, task), state, u)
 
     def prox(self, u_bar: Vec) -> Prox | None:
         """FedAvg holds nothing back."""
         del u_bar
         return None
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The same model for every client."""
-        del s, view
-        return down.u, Vec()
+        del state, view
+        return broadcast.u, Vec()

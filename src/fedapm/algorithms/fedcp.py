@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedapm.algorithms.averaging import Averaging
 from fedapm.algorithms.heads import Conditional, require_classes
-from fedapm.core.algorithm import Reply, State
+from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.split import Split
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
@@ -53,18 +53,18 @@ class FedCP(Averaging):
         del u0
         return State(p=v0)
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """Train all but the global head; send in its place the middle between it and the personal one."""
         require_classes(task, self.label)
         wide = task.network.module
         assert isinstance(wide, Conditional)
         names = wide.head_parameters()
-        trained = down.u.without(names)
-        w = task.minimise(trained | s.p, given=down.u.only(names) | self.anchor(down.u), loss=self.loss)
-        u, p = w.only(trained), w.only(s.p)
+        trained = broadcast.u.without(names)
+        w = task.minimize(trained | state.p, fixed=broadcast.u.only(names) | self.anchor(broadcast.u), loss=self.loss)
+        u, p = w.only(trained), w.only(state.p)
         mine = Vec({n: p[n.replace(wide.head_name, "personal_head", 1)] for n in names})
-        sent = (u | 0.5 * (mine + down.u.only(names))).only(down.u)
-        return Reply(self.upload(sent, down.u, task), s.replace(p=p), sent)
+        sent = (u | 0.5 * (mine + broadcast.u.only(names))).only(broadcast.u)
+        return ClientUpdate(self.upload(sent, broadcast.u, task), state.replace(p=p), sent)
 
     def anchor(self, u: Vec) -> Vec:
         """The global network as it was broadcast, for the frozen copy."""
@@ -75,10 +75,10 @@ class FedCP(Averaging):
         scores, features, anchored = outputs
         return cross_entropy(scores, targets) + self.lam * discrepancy(features, anchored)
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The shared trunk, policy and head with the client's head."""
         del view
-        return down.u | self.anchor(down.u), s.p
+        return broadcast.u | self.anchor(broadcast.u), state.p
 
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:

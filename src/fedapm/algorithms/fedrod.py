@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from fedapm.algorithms.averaging import Averaging
 from fedapm.algorithms.heads import TwoHeads, require_classes
-from fedapm.core.algorithm import Reply, State
+from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.split import Split
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
@@ -40,21 +40,21 @@ class FedRoD(Averaging):
         del u0
         return State(p=v0)
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """Both at once: the personal head's loss does not reach what is shared."""
         require_classes(task, self.label)
-        w = task.minimise(down.u | s.p, loss=self.loss(task))
-        u, p = w.only(down.u), w.only(s.p)
-        return Reply(self.upload(u, down.u, task), s.replace(p=p), u)
+        w = task.minimize(broadcast.u | state.p, loss=self.loss(task))
+        u, p = w.only(broadcast.u), w.only(state.p)
+        return ClientUpdate(self.upload(u, broadcast.u, task), state.replace(p=p), u)
 
     def loss(self, task: Task) -> BalancedLoss:
         """The two losses, with the class counts of this client."""
         return BalancedLoss(task.train.targets)
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The shared network with the client's head beside its own."""
         del view
-        return down.u, s.p
+        return broadcast.u, state.p
 
 
 class BalancedLoss:

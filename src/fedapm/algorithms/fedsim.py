@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
-from fedapm.core.algorithm import Reply, State
+from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 
@@ -28,13 +28,13 @@ class FedSim(Averaging):
         del u0
         return State(v=v0)
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """Both parts from where they are, simultaneously."""
-        w = task.minimise(down.u | s.v)
-        u, v = w.only(down.u), w.only(s.v)
-        return Reply(self.upload(u, down.u, task), s.replace(v=v), u)
+        w = task.minimize(broadcast.u | state.v)
+        u, v = w.only(broadcast.u), w.only(state.v)
+        return ClientUpdate(self.upload(u, broadcast.u, task), state.replace(v=v), u)
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The shared model with the client's own part."""
         del view
-        return down.u, s.v
+        return broadcast.u, state.v

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedapm.core.algorithm import Algorithm, Reply, State, Total, Upload
+from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Upload
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 
@@ -16,7 +16,7 @@ class Local(Algorithm):
     name = "local"
     label = "Local only"
     scope = "none"
-    remembers = ()
+    cumulative = ()
     personal = "the whole model"
     sends = "nothing"
     evaluates = "the client's own model"
@@ -31,18 +31,18 @@ class Local(Algorithm):
         del u0
         return State(v=v0)
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """Go on training where the last time ended."""
-        del down
-        v = task.minimise(s.v)
-        return Reply(Upload(), s.replace(v=v), v)
+        del broadcast
+        v = task.minimize(state.v)
+        return ClientUpdate(Upload(), state.replace(v=v), v)
 
-    def server(self, state: State, total: Total, m: int) -> State:
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """Nothing arrives."""
         del total, m
         return state
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The client's own model."""
-        del down, view
-        return Vec(), s.v
+        del broadcast, view
+        return Vec(), state.v

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedapm.core.algorithm import Algorithm, Reply, State, Total, Upload
-from fedapm.core.random import torch_stream
+from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Upload
+from fedapm.core.random import torch_generator
 from fedapm.core.task import Epochs, Task
 from fedapm.core.vec import Vec
 
@@ -29,7 +29,7 @@ class Projection:
     def of(cls, x: Vec, dimension: int, seed: int) -> Projection:
         """Coordinates dealt to buckets at random, equally many to each as far as possible."""
         first = next(iter(x.values()))
-        stream = torch_stream(seed, "projection", x.numel, dimension)
+        stream = torch_generator(seed, "projection", x.numel, dimension)
         bucket = torch.randperm(x.numel, generator=stream) % dimension
         sign = torch.randint(0, 2, (x.numel,), generator=stream) * 2.0 - 1
         scale = torch.bincount(bucket, minlength=dimension).clamp(min=1) ** -0.5
@@ -55,7 +55,7 @@ class LpProj(Algorithm):
     name = "lp-proj"
     label = "lp-proj"
     scope = "whole"
-    remembers = ()
+    cumulative = ()
     personal = "the whole model x_i"
     sends = "the change of P x_i, d_sub numbers"
     evaluates = "x_i"
@@ -84,20 +84,20 @@ class LpProj(Algorithm):
         del v0
         return State(x=u0)
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """Steps on the loss and on the distance between projections."""
-        x, P = s.x, self.projection(s.x)
+        x, P = state.x, self.projection(state.x)
         for batch in task.batches():
-            pull = self.lam * P.lift(P @ x - down.w, like=x)
-            x = task.minimise(x, linear=pull, on=batch, stop=Epochs(1))
-        return Reply(Upload({"dw": task.alpha * (P @ x - down.w)}, task.alpha), s.replace(x=x), x)
+            pull = self.lam * P.lift(P @ x - broadcast.w, like=x)
+            x = task.minimize(x, linear=pull, batch=batch, stop=Epochs(1))
+        return ClientUpdate(Upload({"dw": task.alpha * (P @ x - broadcast.w)}, task.alpha), state.replace(x=x), x)
 
-    def server(self, state: State, total: Total, m: int) -> State:
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The mean projection of those selected."""
         del m
         return state.replace(w=state.w + total["dw"] / total.weight)
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The client's own model."""
-        del down, view
-        return s.x, Vec()
+        del broadcast, view
+        return state.x, Vec()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
-from fedapm.core.algorithm import Reply, State, Total
+from fedapm.core.algorithm import Aggregate, ClientUpdate, State
 from fedapm.core.task import Epochs, Prox, Task
 from fedapm.core.vec import Vec
 
@@ -44,18 +44,18 @@ class PFedMe(Averaging):
         del v0
         return State(theta=u0)
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """R local rounds, one on each batch of the local epochs."""
-        w = theta = down.u
+        w = theta = broadcast.u
         for batch in task.batches():
-            theta = task.minimise(theta, prox=Prox(self.lam, w), stop=Epochs(self.k), on=batch)
+            theta = task.minimize(theta, prox=Prox(self.lam, w), stop=Epochs(self.k), batch=batch)
             w = w - self.eta * task.lr_factor * self.lam * (w - theta)
-        return Reply(self.upload(w, down.u, task), s.replace(theta=theta), w)
+        return ClientUpdate(self.upload(w, broadcast.u, task), state.replace(theta=theta), w)
 
-    def server(self, state: State, total: Total, m: int) -> State:
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """(1 − β)w + β·mean w_i, as w plus β times the mean change."""
-        return state.replace(u=state.u + self.beta * (super().server(state, total, m).u - state.u))
+        return state.replace(u=state.u + self.beta * (super().server_update(state, total, m).u - state.u))
 
-    def model(self, down: State, s: State, view: str = "P") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "P") -> tuple[Vec, Vec]:
         """P: the client's θ_i. G: the server's w."""
-        return (s.theta if view == "P" else down.u), Vec()
+        return (state.theta if view == "P" else broadcast.u), Vec()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
-from fedapm.core.algorithm import Reply, State, Total, Upload
+from fedapm.core.algorithm import Aggregate, ClientUpdate, State, Upload
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 
@@ -21,7 +21,7 @@ class Scaffold(Averaging):
     name = "scaffold"
     label = "SCAFFOLD"
     scope = "whole"
-    remembers = ("dc",)
+    cumulative = ("dc",)
     personal = "nothing; kept: the control variate c_i"
     sends = "the changes of the whole model and of c_i"
     evaluates = "the global model"
@@ -42,20 +42,20 @@ class Scaffold(Averaging):
         del v0
         return State(c=u0.zeros())
 
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """K corrected steps, then the new control variate (option II of the paper)."""
-        y = task.minimise(down.u, linear=down.c - s.c)
+        y = task.minimize(broadcast.u, linear=broadcast.c - state.c)
         steps = task.log[-1].steps * task.step_size()
-        c = s.c - down.c + (down.u - y) / steps if steps else s.c
-        change = self.upload(y, down.u, task)
-        return Reply(Upload({**change.sums, "dc": c - s.c}, change.weight), s.replace(c=c), y)
+        c = state.c - broadcast.c + (broadcast.u - y) / steps if steps else state.c
+        change = self.upload(y, broadcast.u, task)
+        return ClientUpdate(Upload({**change.sums, "dc": c - state.c}, change.weight), state.replace(c=c), y)
 
-    def server(self, state: State, total: Total, m: int) -> State:
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The model by the mean change of those selected, c by the changes over all clients."""
         x = state.u + self.eta_g * (total["du"] / total.weight)
         return state.replace(u=x, c=state.c + total["dc"] / m)
 
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The same model for every client."""
-        del s, view
-        return down.u, Vec()
+        del state, view
+        return broadcast.u, Vec()

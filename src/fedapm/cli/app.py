@@ -95,7 +95,7 @@ def run(
     plan = build.plan(build.resolve(*given))
     try:
         with session(out):
-            execute(plan, out, resume=resume, warn=warn, tell=note, observers=follow)
+            execute(plan, out, resume=resume, warn=warn, tell=note, callbacks=follow)
     except Interrupted as stop:
         raise Interrupted(f"{stop} Continue with --resume.") from None
     report = write_report(out)
@@ -145,7 +145,7 @@ def compare(
     follow = followers(log, out, warn)
     try:
         with session(out):
-            comparison.run_all(plans, out, show=True, warn=warn, observers=follow, about=about)
+            comparison.run_all(plans, out, show=True, warn=warn, callbacks=follow, about=about)
     except Interrupted as stop:
         raise Interrupted(f"{stop} The same command goes on from there.") from None
     report = write_report(out)

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedapm.core.extras import need
+from fedapm.core.extras import require
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.settings import Tables, merged, parse_assignment, read_toml
 from fedapm.loggers.following import Following
@@ -103,7 +103,7 @@ def status(
     _need()
     from fedapm.flower.local import federation as local
 
-    made = local.Federation.read(folder.resolve())
+    made = local.LocalFederation.read(folder.resolve())
     rows = [(p.name, p.pid, p.alive, local.log_of(made.folder, p.name)) for p in made.processes]
     running = any(alive for name, _, alive, _ in rows if name == "superlink")
     seen = local.online(made) if running else 0
@@ -143,26 +143,26 @@ class _Display:
     """The run as a bar or as lines."""
 
     def __init__(self, label: str, rounds: int) -> None:
-        from fedapm.simulation.callbacks import Display
+        from fedapm.simulation.callbacks import ProgressDisplay
 
-        self._display = Display(label, rounds)
+        self._display = ProgressDisplay(label, rounds)
 
     def show(self, record: dict[str, Any]) -> None:
         """A round is there."""
-        self._display.on_round(_progress(record["round"]), record, 0.0)
+        self._display.on_round_end(_progress(record["round"]), record, 0.0)
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-        self._display.on_stop(_progress(0), "")
+        self._display.on_run_end(_progress(0), "")
 
 
 def _progress(round: int) -> Any:
     from fedapm.core.algorithm import State
     from fedapm.core.vec import Vec
     from fedapm.simulation.loop import Progress
-    from fedapm.simulation.stores.base import Kept, MemoryStore
+    from fedapm.simulation.stores.base import ClientState, MemoryStore
 
-    return Progress(round, State(), MemoryStore(lambda _: Kept(State(), Vec())))
+    return Progress(round, State(), MemoryStore(lambda _: ClientState(State(), Vec())))
 
 
 def _display(plan: Deployment) -> _Display:
@@ -179,7 +179,7 @@ def _flower(plan: Deployment, folder: Path, superlink: str | None, out: Path) ->
 
     if superlink is not None:
         return Flower(superlink), out.with_name(f"{out.name}-app")
-    made = local.Federation.read(folder.resolve())
+    made = local.LocalFederation.read(folder.resolve())
     dead = [p.name for p in made.processes if not p.alive]
     if dead:
         raise FedapmError(f"the federation in {folder} is not up ({', '.join(dead)}); start it with: fedapm flower up.")
@@ -229,7 +229,7 @@ def _table(found: Run) -> Table:
 def _need() -> None:
     from fedapm.flower import EXTRA, PURPOSE
 
-    need("flwr", EXTRA, PURPOSE)
+    require("flwr", EXTRA, PURPOSE)
 
 
 def _say(text: str) -> None:

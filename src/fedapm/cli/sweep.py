@@ -91,7 +91,7 @@ def sweep(
     follow = followers(log, out, warn)
     try:
         with session(out):
-            sweeping.run_all(axes, runs, out, show=True, warn=warn, tell=note, observers=follow)
+            sweeping.run_all(axes, runs, out, show=True, warn=warn, tell=note, callbacks=follow)
     except Interrupted as stop:
         raise Interrupted(f"{stop} The same command goes on from there.") from None
     report = write_sweep_report(out)

@@ -89,7 +89,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Total:
+class Aggregate:
     """The uploads of one round, added up."""
 
     sums: Mapping[str, Vec]
@@ -100,7 +100,7 @@ class Total:
         return self.sums[name]
 
     @classmethod
-    def of(cls, uploads: Iterable[Upload]) -> Total:
+    def of(cls, uploads: Iterable[Upload]) -> Aggregate:
         """Add up uploads in the order given."""
         items = list(uploads)
         names = items[0].sums if items else ()
@@ -109,7 +109,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ClientUpdate:
     """What a client's round results in."""
 
     upload: Upload
@@ -141,7 +141,7 @@ class Algorithm(ABC):
     scope: ClassVar[Scope] = "split"
     views: ClassVar[tuple[str, ...]] = ("model",)
     preset: ClassVar[Preset | None] = None
-    remembers: ClassVar[tuple[str, ...] | None] = None
+    cumulative: ClassVar[tuple[str, ...] | None] = None
     personal: ClassVar[str]
     sends: ClassVar[str]
     evaluates: ClassVar[str]
@@ -165,20 +165,20 @@ class Algorithm(ABC):
         return server
 
     @abstractmethod
-    def client(self, down: State, s: State, task: Task) -> Reply:
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """A selected client's local work."""
 
     @abstractmethod
-    def server(self, state: State, total: Total, m: int) -> State:
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The server's new state from the sum of all uploads; m is the number of clients, selected or not."""
 
     @abstractmethod
-    def model(self, down: State, s: State, view: str = "model") -> tuple[Vec, Vec]:
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The shared and personal parts (u, v) that are evaluated and exported for a client."""
 
-    def stationarity(self, down: State, s: State, task: Task) -> Stationarity | None:
+    def stationarity(self, broadcast: State, state: State, task: Task) -> Stationarity | None:
         """How far a client is from the method's stationary point, where the method defines one."""
-        del down, s, task
+        del broadcast, state, task
         return None
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from fedapm.core.vec import Vec
 
 
-class NotTogether(Exception):
+class NotBatchable(Exception):
     """These clients cannot be computed together; the message says why."""
 
 
-class Each:
+class PerClient:
     """A number for each client."""
 
     __slots__ = ("values",)
@@ -28,72 +28,72 @@ class Each:
     def __init__(self, values: Tensor) -> None:
         self.values = values
 
-    def __mul__(self, other: Vec | Each | float) -> Any:
+    def __mul__(self, other: Vec | PerClient | float) -> Any:
         if isinstance(other, Vec):
             return self.scale(other)
-        return Each(self.values * _plain(other))
+        return PerClient(self.values * _plain(other))
 
     __rmul__ = __mul__
 
-    def __add__(self, other: Each | float) -> Each:
-        return Each(self.values + _plain(other))
+    def __add__(self, other: PerClient | float) -> PerClient:
+        return PerClient(self.values + _plain(other))
 
     __radd__ = __add__
 
-    def __sub__(self, other: Each | float) -> Each:
-        return Each(self.values - _plain(other))
+    def __sub__(self, other: PerClient | float) -> PerClient:
+        return PerClient(self.values - _plain(other))
 
-    def __rsub__(self, other: Each | float) -> Each:
-        return Each(_plain(other) - self.values)
+    def __rsub__(self, other: PerClient | float) -> PerClient:
+        return PerClient(_plain(other) - self.values)
 
-    def __truediv__(self, other: Each | float) -> Each:
-        return Each(self.values / _plain(other))
+    def __truediv__(self, other: PerClient | float) -> PerClient:
+        return PerClient(self.values / _plain(other))
 
-    def __rtruediv__(self, other: Each | float) -> Each:
-        return Each(_plain(other) / self.values)
+    def __rtruediv__(self, other: PerClient | float) -> PerClient:
+        return PerClient(_plain(other) / self.values)
 
-    def __neg__(self) -> Each:
-        return Each(-self.values)
+    def __neg__(self) -> PerClient:
+        return PerClient(-self.values)
 
     def __bool__(self) -> bool:
         return self._agreed(self.values != 0)
 
-    def __lt__(self, other: Each | float) -> bool:
+    def __lt__(self, other: PerClient | float) -> bool:
         return self._agreed(self.values < _plain(other))
 
-    def __le__(self, other: Each | float) -> bool:
+    def __le__(self, other: PerClient | float) -> bool:
         return self._agreed(self.values <= _plain(other))
 
-    def __gt__(self, other: Each | float) -> bool:
+    def __gt__(self, other: PerClient | float) -> bool:
         return self._agreed(self.values > _plain(other))
 
-    def __ge__(self, other: Each | float) -> bool:
+    def __ge__(self, other: PerClient | float) -> bool:
         return self._agreed(self.values >= _plain(other))
 
     def __float__(self) -> float:
-        raise NotTogether("the method takes one client's number for itself")
+        raise NotBatchable("the method takes one client's number for itself")
 
     def _agreed(self, answers: Tensor) -> bool:
         if bool(answers.all()):
             return True
         if bool(answers.any()):
-            raise NotTogether("the method does different things at different clients")
+            raise NotBatchable("the method does different things at different clients")
         return False
 
-    def scale(self, vector: Vec) -> Stack:
+    def scale(self, vector: Vec) -> BatchedVec:
         """A vector multiplied by each client's number."""
-        return Stack({n: t * self.over(t, vector.stacked) for n, t in vector.items()})
+        return BatchedVec({n: t * self.over(t, vector.batched) for n, t in vector.items()})
 
-    def over(self, tensor: Tensor, stacked: bool = True) -> Tensor:
+    def over(self, tensor: Tensor, batched: bool = True) -> Tensor:
         """The numbers shaped so that each multiplies its client's part of a tensor."""
-        return self.values.to(tensor.dtype).view(-1, *[1] * (tensor.dim() - stacked))
+        return self.values.to(tensor.dtype).view(-1, *[1] * (tensor.dim() - batched))
 
 
-class Stack(Vec):
+class BatchedVec(Vec):
     """The vectors of several clients: the first dimension of every tensor counts clients."""
 
     __slots__ = ()
-    stacked = True
+    batched = True
 
     @property
     def count(self) -> int:
@@ -101,24 +101,24 @@ class Stack(Vec):
         return len(next(iter(self.values()))) if len(self) else 0
 
     def _made(self, tensors: dict[str, Tensor]) -> Vec:
-        return Stack(tensors)
+        return BatchedVec(tensors)
 
-    def __matmul__(self, other: Vec) -> Each:  # type: ignore[override]
+    def __matmul__(self, other: Vec) -> PerClient:  # type: ignore[override]
         products = self._zip(other, lambda a, b: (a.double() * b.double()).flatten(1).sum(1))
-        return Each(torch.stack([*products.values()]).sum(0))
+        return PerClient(torch.stack([*products.values()]).sum(0))
 
-    def sq(self) -> Each:  # type: ignore[override]
+    def sq(self) -> PerClient:  # type: ignore[override]
         """‖·‖² of each client's vector."""
         return self @ self
 
-    def norm(self) -> Each:  # type: ignore[override]
+    def norm(self) -> PerClient:  # type: ignore[override]
         """‖·‖ of each client's vector."""
-        return Each(self.sq().values.sqrt())
+        return PerClient(self.sq().values.sqrt())
 
-    def mean(self) -> Each:  # type: ignore[override]
+    def mean(self) -> PerClient:  # type: ignore[override]
         """The mean of each client's coordinates."""
         sums = torch.stack([t.double().flatten(1).sum(1) for t in self.values()]).sum(0)
-        return Each(sums / max(self.numel // max(self.count, 1), 1))
+        return PerClient(sums / max(self.numel // max(self.count, 1), 1))
 
     def finite(self) -> Tensor:
         """For each client whether no coordinate is NaN or infinite."""
@@ -128,20 +128,20 @@ class Stack(Vec):
             return torch.ones(self.count, dtype=torch.bool, device=sums.device)
         return torch.stack([torch.isfinite(t).flatten(1).all(1) for t in self.values()]).all(0)
 
-    def rows(self, index: Tensor) -> Stack:
+    def rows(self, index: Tensor) -> BatchedVec:
         """The vectors of some of the clients."""
-        return Stack({n: t[index] for n, t in self.items()})
+        return BatchedVec({n: t[index] for n, t in self.items()})
 
-    def apart(self) -> list[Vec]:
+    def unbind(self) -> list[Vec]:
         """Every client's vector by itself."""
         columns = {n: t.unbind(0) for n, t in self.items()}
         return [Vec({n: column[k] for n, column in columns.items()}) for k in range(self.count)]
 
 
-def stacked(vectors: Sequence[Vec]) -> Stack:
+def batched(vectors: Sequence[Vec]) -> BatchedVec:
     """Several clients' vectors side by side."""
-    return Stack({n: torch.stack([v[n] for v in vectors]) for n in vectors[0]})
+    return BatchedVec({n: torch.stack([v[n] for v in vectors]) for n in vectors[0]})
 
 
-def _plain(other: Each | float) -> Tensor | float:
-    return other.values if isinstance(other, Each) else other
+def _plain(other: PerClient | float) -> Tensor | float:
+    return other.values if isinstance(other, PerClient) else other

@@ -8,7 +8,7 @@ from typing import Any
 from fedapm.errors import FedapmError
 
 
-def need(module: str, extra: str, purpose: str) -> Any:
+def require(module: str, extra: str, purpose: str) -> Any:
     """A module of an extra, or one line that says what to install."""
     try:
         return importlib.import_module(module)

@@ -31,7 +31,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Cut:
+class ForwardSplit:
     """A forward pass in two: the steps that are constant while some parameters are trained, and the rest."""
 
     calls: dict[str, Callable[..., Tensor]]
@@ -62,7 +62,7 @@ class Cut:
         return values
 
 
-def cut(module: nn.Module, trained: Iterable[str], inputs: int) -> Cut | None:
+def cut(module: nn.Module, trained: Iterable[str], inputs: int) -> ForwardSplit | None:
     """Part a module's forward pass; None where it names no steps or none of them is constant."""
     known = _steps(module, inputs)
     if known is None:
@@ -81,10 +81,10 @@ def cut(module: nn.Module, trained: Iterable[str], inputs: int) -> Cut | None:
     if not before or not after:
         return None
     taken = (name for step in after for name in step.takes if name in fixed and name not in absent)
-    return Cut(calls, names, absent, tuple(before), tuple(after), tuple(dict.fromkeys(taken)))
+    return ForwardSplit(calls, names, absent, tuple(before), tuple(after), tuple(dict.fromkeys(taken)))
 
 
-def unsteady(module: nn.Module, steps: Sequence[Step]) -> str | None:
+def changes_in_training(module: nn.Module, steps: Sequence[Step]) -> str | None:
     """The part of some steps whose results change from call to call in training, if there is one."""
     for step in steps:
         for used in step.uses:
@@ -95,7 +95,7 @@ def unsteady(module: nn.Module, steps: Sequence[Step]) -> str | None:
     return None
 
 
-def forgotten(module: nn.Module, inputs: int) -> str | None:
+def uncovered_parameter(module: nn.Module, inputs: int) -> str | None:
     """A parameter that no step names, if there is one: such steps cannot be told apart by what is trained."""
     known = _steps(module, inputs)
     used = [name for step in known[2] for name in step.uses] if known is not None else []
@@ -128,7 +128,7 @@ def _steps(
 
 
 @torch.no_grad()
-def same_in_training(module: nn.Module, found: Cut, inputs: Sequence[Tensor]) -> bool:
+def same_in_training(module: nn.Module, found: ForwardSplit, inputs: Sequence[Tensor]) -> bool:
     """Whether the steps are the forward pass, and the constant ones the same in training as in evaluation, twice."""
     buffers = {n: b.clone() for n, b in module.named_buffers()}
     with torch.random.fork_rng(devices=[inputs[0].device] if inputs[0].is_cuda else []):

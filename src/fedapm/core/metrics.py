@@ -85,7 +85,7 @@ def distribution(values: Sequence[Score], worst_is_high: bool = False) -> dict[s
     }
 
 
-def summarise(per_client: Sequence[Mapping[str, Score]]) -> dict[str, Any]:
+def summarize(per_client: Sequence[Mapping[str, Score]]) -> dict[str, Any]:
     """An evaluation as it is recorded: the distribution of each score, and every client's value."""
     names = list(per_client[0])
     columns = {n: [_finite(row[n]) for row in per_client] for n in names}

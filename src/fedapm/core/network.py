@@ -24,7 +24,7 @@ FEATURE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Local:
+class PhaseData:
     """A client's data as a phase of training sees it: whole, or as features of the steps that are constant."""
 
     samples: Samples
@@ -46,7 +46,7 @@ class Network:
         """What a user should know of how the network is computed."""
         self._parameters = dict(module.named_parameters())
         self._buffers = dict(module.named_buffers())
-        self._cuts: dict[tuple[tuple[str, ...], int], forward.Cut | None] = {}
+        self._cuts: dict[tuple[tuple[str, ...], int], forward.ForwardSplit | None] = {}
 
     @property
     def device(self) -> torch.device:
@@ -77,33 +77,36 @@ class Network:
             parameter.requires_grad_(False)
         return [self._parameters[n].requires_grad_(True) for n in wanted]
 
-    def local(self, names: tuple[str, ...], samples: Samples, passes: int) -> Local:
+    def local(self, names: tuple[str, ...], samples: Samples, passes: int) -> PhaseData:
         """The data as training these parameters for some passes sees it.
 
         Steps that do not depend on the parameters are computed once, if there is more than one pass to gain by it.
         """
         found = self.cut(names, samples) if passes > 1 and len(samples) else None
         if found is None:
-            return Local(samples, self.module)
+            return PhaseData(samples, self.module)
         with torch.no_grad():
             pieces = [found.features(b.inputs) for b in samples.batches(batch_size(samples))]
             size = sum(t.numel() * t.element_size() for t in pieces[0]) * len(pieces)
             if size > FEATURE_BYTES:
                 self._remark(f"features of {size >> 20} MiB a client are not kept but computed in every pass.")
                 self._cuts[names, len(samples.inputs)] = None
-                return Local(samples, self.module)
+                return PhaseData(samples, self.module)
             features = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
-        return Local(Samples(features, samples.targets), found.rest)
+        return PhaseData(Samples(features, samples.targets), found.rest)
 
-    def cut(self, names: tuple[str, ...], samples: Samples) -> forward.Cut | None:
+    def cut(self, names: tuple[str, ...], samples: Samples) -> forward.ForwardSplit | None:
         """Where the forward pass parts in what training these parameters changes and what it does not."""
         key = names, len(samples.inputs)
         if key not in self._cuts:
             found = forward.cut(self.module, names, len(samples.inputs))
-            if found is not None and (name := forward.forgotten(self.module, len(samples.inputs))) is not None:
+            if (
+                found is not None
+                and (name := forward.uncovered_parameter(self.module, len(samples.inputs))) is not None
+            ):
                 self._remark(f"features are computed in every pass, because no step of the flow uses {name}.")
                 found = None
-            if found is not None and (part := forward.unsteady(self.module, found.before)) is not None:
+            if found is not None and (part := forward.changes_in_training(self.module, found.before)) is not None:
                 self._remark(f"features are computed in every pass, because {part} changes them in training.")
                 found = None
             elif found is not None and not forward.same_in_training(self.module, found, samples[:64].inputs):
@@ -116,9 +119,9 @@ class Network:
         if text not in self.remarks:
             self.remarks.append(text)
 
-    def gradient(self, names: tuple[str, ...], samples: Samples, local: Local | None = None) -> tuple[float, Vec]:
+    def gradient(self, names: tuple[str, ...], samples: Samples, local: PhaseData | None = None) -> tuple[float, Vec]:
         """The mean loss over all samples and its gradient in some parameters, without dropout."""
-        data = local or Local(samples, self.module)
+        data = local or PhaseData(samples, self.module)
         parameters = self.trainable(names)
         self.module.eval()
         value = 0.0

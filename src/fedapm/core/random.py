@@ -20,18 +20,18 @@ def key(seed: int, purpose: str, *ids: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def torch_stream(seed: int, purpose: str, *ids: int | str) -> torch.Generator:
+def torch_generator(seed: int, purpose: str, *ids: int | str) -> torch.Generator:
     """A torch generator (on the CPU, whatever the device) at the start of this key's stream."""
     return torch.Generator().manual_seed(key(seed, purpose, *ids))
 
 
-def numpy_stream(seed: int, purpose: str, *ids: int | str) -> np.random.Generator:
+def numpy_generator(seed: int, purpose: str, *ids: int | str) -> np.random.Generator:
     """A numpy generator at the start of this key's stream."""
     return np.random.default_rng(key(seed, purpose, *ids))
 
 
 @contextmanager
-def global_stream(device: torch.device, seed: int, purpose: str, *ids: int | str) -> Iterator[None]:
+def seeded_globally(device: torch.device, seed: int, purpose: str, *ids: int | str) -> Iterator[None]:
     """Torch's own global generator, as dropout and initialisers use it, put on this key's stream for a while."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -13,28 +13,28 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedapm.core.network import Local, Loss, Network
+from fedapm.core.network import Loss, Network, PhaseData
 from fedapm.core.samples import Samples
 from fedapm.core.vec import Vec
 
-Decay = float | Mapping[str, float]
+WeightDecay = float | Mapping[str, float]
 """λ, one for all parameters or one for each."""
 
 
-def penalty(decay: Decay, p: Vec) -> float:
+def l2_penalty(decay: WeightDecay, p: Vec) -> float:
     """λ/2·‖p‖²."""
     if isinstance(decay, Mapping):
-        return sum(penalty(decay[n], Vec({n: t})) for n, t in p.items())
+        return sum(l2_penalty(decay[n], Vec({n: t})) for n, t in p.items())
     return 0.5 * decay * p.sq()
 
 
-def shrink(decay: Decay, p: Vec) -> Vec:
+def l2_gradient(decay: WeightDecay, p: Vec) -> Vec:
     """λ·p, the gradient of the penalty."""
     return Vec({n: decay[n] * t for n, t in p.items()}) if isinstance(decay, Mapping) else decay * p
 
 
 @dataclass(frozen=True)
-class Solver:
+class SGDConfig:
     """Mini-batch SGD as every method uses it."""
 
     lr: float = 0.1
@@ -67,7 +67,7 @@ class Solver:
             if not good:
                 raise ValueError(f"solver.{name} = {getattr(self, name)} is out of range.")
 
-    def decay(self, names: Sequence[str], personal: Sequence[str]) -> Decay:
+    def decay(self, names: Sequence[str], personal: Sequence[str]) -> WeightDecay:
         """λ of some parameters: one number where it is the same for all of them."""
         if self.weight_decay_v is None:
             return self.weight_decay
@@ -91,14 +91,14 @@ class Epochs:
 
 
 @dataclass(frozen=True)
-class Approximate:
+class UntilStationary:
     """Stop at a ξ-approximate solution: the squared norm of the objective's full local gradient is at most ξ."""
 
     xi: float
     max_epochs: int
 
 
-Stop = Epochs | Approximate
+StopRule = Epochs | UntilStationary
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,15 @@ class Prox:
     """The proximal term weight/2·‖p − centre‖²."""
 
     weight: float
-    centre: Vec
+    center: Vec
 
 
 @dataclass(frozen=True)
-class Terms:
+class Objective:
     """What is minimised: weight·(f + λ/2·‖p‖²) + ⟨linear, p⟩ + prox."""
 
     weight: float
-    weight_decay: Decay = 0.0
+    weight_decay: WeightDecay = 0.0
     linear: Vec | None = None
     prox: Prox | None = None
 
@@ -129,22 +129,22 @@ class Terms:
         """The constant part of that gradient, or None where it is zero."""
         constant = self.linear
         if self.prox is not None and self.prox.weight:
-            pull = self.prox.weight * self.prox.centre
+            pull = self.prox.weight * self.prox.center
             constant = constant - pull if constant is not None else -pull
         return None if constant is None else [constant[n] for n in names]
 
     def gradient(self, p: Vec, of_f: Vec) -> Vec:
         """The gradient of the whole objective at p, given that of f."""
-        result = self.weight * (of_f + shrink(self.weight_decay, p))
+        result = self.weight * (of_f + l2_gradient(self.weight_decay, p))
         if self.linear is not None:
             result = result + self.linear
         if self.prox is not None:
-            result = result + self.prox.weight * (p - self.prox.centre)
+            result = result + self.prox.weight * (p - self.prox.center)
         return result
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolveStats:
     """What the solver did: epochs, mean loss of the last one, and under the ξ-rule ξ and what was achieved."""
 
     epochs: float
@@ -154,7 +154,7 @@ class Solved:
     steps: int = 0
 
 
-class Descent:
+class SGD:
     """SGD on some of a network's parameters, in place."""
 
     def __init__(
@@ -162,7 +162,7 @@ class Descent:
         network: Network,
         samples: Samples,
         names: tuple[str, ...],
-        terms: Terms,
+        terms: Objective,
         *,
         lr: float,
         momentum: float,
@@ -172,13 +172,13 @@ class Descent:
     ) -> None:
         self.network, self.samples, self.names, self.terms = network, samples, names, terms
         self.lr, self.momentum, self.stream, self.loss = lr, momentum, stream, loss or network.loss
-        self._local = Local(samples, network.module)
+        self._local = PhaseData(samples, network.module)
         self.batch_size = batch_size or max(len(samples), 1)
         self._offset, self._slope = terms.offset(names), terms.slope(names)
         self._velocity: list[Tensor] = []
         self._steps = 0
 
-    def run(self, stop: Stop) -> Solved:
+    def run(self, stop: StopRule) -> SolveStats:
         """Step until the rule says stop, or until the loss is no longer a number."""
         loss: float | None = None
         passes = stop.count if isinstance(stop, Epochs) else stop.max_epochs
@@ -187,13 +187,13 @@ class Descent:
             for done in range(stop.count):
                 loss = self._epoch()
                 if not math.isfinite(loss):
-                    return Solved(done + 1, loss, steps=self._steps)
-            return Solved(stop.count, loss, steps=self._steps)
+                    return SolveStats(done + 1, loss, steps=self._steps)
+            return SolveStats(stop.count, loss, steps=self._steps)
         done, residual = 0, self.residual()
         while residual > stop.xi and done < stop.max_epochs:
             loss = self._epoch()
             done, residual = done + 1, self.residual()
-        return Solved(done, loss, stop.xi, residual, self._steps)
+        return SolveStats(done, loss, stop.xi, residual, self._steps)
 
     def residual(self) -> float:
         """The squared norm of the whole objective's gradient on all local data."""

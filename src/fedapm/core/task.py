@@ -10,10 +10,22 @@ import torch
 from fedapm.core import random
 from fedapm.core.network import Loss, Network
 from fedapm.core.samples import Samples
-from fedapm.core.solver import Approximate, Decay, Descent, Epochs, Prox, Solved, Solver, Stop, Terms, penalty, shrink
+from fedapm.core.solver import (
+    SGD,
+    Epochs,
+    Objective,
+    Prox,
+    SGDConfig,
+    SolveStats,
+    StopRule,
+    UntilStationary,
+    WeightDecay,
+    l2_gradient,
+    l2_penalty,
+)
 from fedapm.core.vec import Vec
 
-__all__ = ["Approximate", "Epochs", "Prox", "Solved", "Solver", "Stop", "Task"]
+__all__ = ["Epochs", "Prox", "SGDConfig", "SolveStats", "StopRule", "Task", "UntilStationary"]
 
 
 @dataclass
@@ -22,7 +34,7 @@ class Task:
 
     network: Network
     train: Samples
-    solver: Solver
+    solver: SGDConfig
     seed: int
     client: int
     round: int
@@ -32,49 +44,49 @@ class Task:
     """The weight of f_i in methods that weigh clients on the server: 1, or 1/m in the paper's units."""
     lr_factor: float = 1.0
     """Where the learning-rate schedule stands in this round."""
-    log: list[Solved] = field(default_factory=list)
+    log: list[SolveStats] = field(default_factory=list)
     """What the solver did, call by call."""
 
     def __post_init__(self) -> None:
-        self._batches = random.torch_stream(self.seed, "batches", self.client, self.round)
+        self._batches = random.torch_generator(self.seed, "batches", self.client, self.round)
 
-    def minimise(
+    def minimize(
         self,
         start: Vec,
-        given: Vec | None = None,
+        fixed: Vec | None = None,
         *,
         weight: float | None = None,
         linear: Vec | None = None,
         prox: Prox | None = None,
-        stop: Stop | None = None,
+        stop: StopRule | None = None,
         lr: float | None = None,
-        on: Samples | None = None,
+        batch: Samples | None = None,
         loss: Loss | None = None,
     ) -> Vec:
-        """Minimise weight·f + ⟨linear, p⟩ + prox over the parameters named in ``start``, the others given.
+        """Minimise weight·f + ⟨linear, p⟩ + prox over the parameters named in ``start``, the others fixed.
 
-        ``on`` takes one batch instead of all local data (an epoch is then one step), ``loss`` another loss.
-        What is neither in ``start`` nor in ``given`` keeps the value it has in the network (frozen parameters).
+        ``batch`` takes one batch instead of all local data (an epoch is then one step), ``loss`` another loss.
+        What is neither in ``start`` nor in ``fixed`` keeps the value it has in the network (frozen parameters).
         """
         if not start:
             return start
-        self.network.load(start, given or Vec())
-        terms = Terms(self.unit if weight is None else weight, self.decay(start.names), linear, prox)
-        descent = Descent(
+        self.network.load(start, fixed or Vec())
+        terms = Objective(self.unit if weight is None else weight, self.decay(start.names), linear, prox)
+        descent = SGD(
             self.network,
-            self.train if on is None else on,
+            self.train if batch is None else batch,
             start.names,
             terms,
             lr=self.step_size(lr),
             momentum=self.solver.momentum,
-            batch_size=self.solver.batch_size if on is None else 0,
+            batch_size=self.solver.batch_size if batch is None else 0,
             stream=self._batches,
             loss=loss,
         )
         call = len(self.log)
-        with random.global_stream(self.network.device, self.seed, "forward", self.client, self.round, call):
+        with random.seeded_globally(self.network.device, self.seed, "forward", self.client, self.round, call):
             solved = descent.run(stop or Epochs(self.solver.epochs))
-        share = 1.0 if on is None else len(on) / len(self.train)
+        share = 1.0 if batch is None else len(batch) / len(self.train)
         self.log.append(replace(solved, epochs=solved.epochs * share))
         return self.network.read(start.names)
 
@@ -83,7 +95,7 @@ class Task:
         for _ in range(self.solver.epochs if epochs is None else epochs):
             yield from self.train.shuffled(self.solver.batch_size or len(self.train), self._batches)
 
-    def some(self, share: float) -> Iterator[Samples]:
+    def sample_batches(self, share: float) -> Iterator[Samples]:
         """The mini-batches of one pass over a random part of the local data."""
         count = max(1, round(share * len(self.train)))
         part = torch.randperm(len(self.train), generator=self._batches)[:count].to(self.train.targets.device)
@@ -93,18 +105,18 @@ class Task:
         """The step size in this round."""
         return (self.solver.lr if lr is None else lr) * self.lr_factor
 
-    def gradient(self, at: Vec, given: Vec | None = None, on: Samples | None = None) -> Vec:
+    def gradient(self, at: Vec, fixed: Vec | None = None, batch: Samples | None = None) -> Vec:
         """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""
-        self.network.load(at, given or Vec())
-        _, gradient = self.network.gradient(at.names, self.train if on is None else on)
-        return gradient + shrink(self.decay(at.names), at)
+        self.network.load(at, fixed or Vec())
+        _, gradient = self.network.gradient(at.names, self.train if batch is None else batch)
+        return gradient + l2_gradient(self.decay(at.names), at)
 
     def value(self, *parts: Vec) -> float:
         """f_i at a point, on all local data."""
         self.network.load(*parts)
         loss, _ = self.network.gradient((), self.train)
-        return loss + sum(penalty(self.decay(part.names), part) for part in parts)
+        return loss + sum(l2_penalty(self.decay(part.names), part) for part in parts)
 
-    def decay(self, names: Sequence[str]) -> Decay:
+    def decay(self, names: Sequence[str]) -> WeightDecay:
         """λ of some parameters."""
         return self.solver.decay(names, self.network.split.personal)

@@ -22,7 +22,7 @@ class Vec(Mapping[str, Tensor]):
     __slots__ = ("_tensors",)
     # numpy's numbers would otherwise try to take a Vec apart when they stand on the left of it
     __array_ufunc__ = None
-    stacked: ClassVar[bool] = False
+    batched: ClassVar[bool] = False
     """Whether the vectors of several clients are side by side (see :mod:`fedapm.stack`)."""
 
     def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
@@ -113,8 +113,8 @@ class Vec(Mapping[str, Tensor]):
         both = self._tensors.keys() & other._tensors.keys()
         if both:
             raise FedapmError(f"two vectors both hold {sorted(both)[0]!r}, so they cannot stand side by side.")
-        if self.stacked != other.stacked:
-            few, many = (other, self) if self.stacked else (self, other)
+        if self.batched != other.batched:
+            few, many = (other, self) if self.batched else (self, other)
             return many._made(self._spread(many) | other._spread(many)) if len(many) else few
         return self._made(self._tensors | other._tensors)
 
@@ -159,7 +159,7 @@ class Vec(Mapping[str, Tensor]):
             near = closest(odd, (self._tensors.keys() | other._tensors.keys()) - {odd}, 1)
             hint = f" (closest: {near[0]!r})" if near else ""
             raise FedapmError(f"two vectors do not match: only one of them holds {odd!r}{hint}.")
-        made = (self if self.stacked else other)._made
+        made = (self if self.batched else other)._made
         return made({n: function(t, other._tensors[n]) for n, t in self._tensors.items()})
 
     def _made(self, tensors: dict[str, Tensor]) -> Vec:
@@ -167,7 +167,7 @@ class Vec(Mapping[str, Tensor]):
 
     def _spread(self, many: Vec) -> dict[str, Tensor]:
         """These tensors, for each of the clients another vector is for."""
-        if self.stacked:
+        if self.batched:
             return self._tensors
         count = len(next(iter(many.values())))
         return {n: t.expand(count, *t.shape) for n, t in self._tensors.items()}

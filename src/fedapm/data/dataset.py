@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapm.core.random import numpy_stream
+from fedapm.core.random import numpy_generator
 from fedapm.data.download import Origin
 from fedapm.data.federation import Federation
 from fedapm.data.partition import Natural, Rule
@@ -126,7 +126,7 @@ def federate(pool: Pool, rule: Rule, *, test_fraction: float, seed: int, name: s
     if isinstance(rule, Natural):
         parts = rule(pool.owners)
     else:
-        dealt = rule(pool.targets.numpy(), numpy_stream(seed, "partition"))
+        dealt = rule(pool.targets.numpy(), numpy_generator(seed, "partition"))
         parts = {str(k): part for k, part in enumerate(dealt)}
     return Federation.from_parts(
         pool.inputs,

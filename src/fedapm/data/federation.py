@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedapm.core.random import numpy_stream
+from fedapm.core.random import numpy_generator
 from fedapm.core.samples import Samples
 from fedapm.data.partition import Partitioner
 from fedapm.data.partition import by_id as partition_by_id
@@ -146,7 +146,7 @@ class Federation:
         for position, data in enumerate(self.clients):
             _check_enough(data.id, len(data.train))
             index, labels = np.arange(len(data.train)), data.train.targets.numpy()
-            stream = numpy_stream(seed, "validation split", position)
+            stream = numpy_generator(seed, "validation split", position)
             kept, judged = split_test(index, labels, data.train.classified, fraction, stream)
             made.append(ClientData(data.id, data.train[torch.as_tensor(kept)], data.train[torch.as_tensor(judged)]))
         return Federation(made, self.name, class_names=self.class_names, modalities=self.modalities)
@@ -187,7 +187,7 @@ class Federation:
         samples = _samples(x, y)
         labels = samples.targets.numpy()
         if isinstance(clients, Partitioner):
-            parts = {str(k): p for k, p in enumerate(clients(labels, numpy_stream(seed, "partition")))}
+            parts = {str(k): p for k, p in enumerate(clients(labels, numpy_generator(seed, "partition")))}
         else:
             parts = partition_by_id(clients)
             if (count := sum(map(len, parts.values()))) != len(samples):
@@ -239,7 +239,7 @@ class Federation:
             if len(samples):
                 _check_enough(client, len(samples))
             index = np.arange(len(samples))
-            stream = numpy_stream(seed, "test split", position)
+            stream = numpy_generator(seed, "test split", position)
             first, second = split_test(index, samples.targets.numpy(), samples.classified, test_fraction, stream)
             made.append(ClientData(client, samples[torch.as_tensor(first)], samples[torch.as_tensor(second)]))
         return cls(made, name)
@@ -297,7 +297,7 @@ def _dealt(
     made = []
     for position, (client, index) in enumerate(parts.items()):
         _check_enough(client, len(index))
-        stream = numpy_stream(seed, "test split", position)
+        stream = numpy_generator(seed, "test split", position)
         train, test = split_test(index, labels, samples.classified, test_fraction, stream)
         made.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(test)]))
     return made

@@ -9,10 +9,10 @@ from typing import Any
 
 from fedapm import models
 from fedapm.core.network import Loss
-from fedapm.core.random import numpy_stream
+from fedapm.core.random import numpy_generator
 from fedapm.data import IID, Dirichlet, Federation, Natural, Overlapping, Quantity, Rule, Shards, Source, data_set
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.experiments.run import Plan
+from fedapm.experiments.run import RunSpec
 from fedapm.experiments.settings import DataSettings, EngineSettings, Experiment, merged
 from fedapm.simulation.loop import Schedule
 from fedapm.simulation.problem import Model, Problem, Weighting
@@ -97,7 +97,7 @@ def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
         else:
             if not 0 <= who <= 1:
                 raise FedapmError(f"data.missing.{modality} = {who} is not a share of clients between 0 and 1.")
-            order = numpy_stream(data.seed, "missing", modality).permutation(len(clients))
+            order = numpy_generator(data.seed, "missing", modality).permutation(len(clients))
             able = [int(k) for k in order if left[int(k)] != {modality}]
             count = round(who * len(clients))
             if count > len(able):
@@ -133,7 +133,7 @@ def problem(
 
 def plan(
     experiment: Experiment, clients: Federation | None = None, model: Model | None = None, loss: Loss | None = None
-) -> Plan:
+) -> RunSpec:
     """A run that is ready to start, with the settings' data and network or with some of the user's own."""
     settings = experiment.tables()
     if clients is not None and model is not None:
@@ -142,7 +142,7 @@ def plan(
     made = problem(experiment, clients, model or _network(experiment, clients), loss, experiment.engine.device)
     if model is not None:
         settings["model"]["name"] = type(made.network(0).module).__name__
-    return Plan(
+    return RunSpec(
         made,
         experiment.algorithm,
         schedule(experiment.engine),

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.errors import Diverged, FedapmError, did_you_mean
 from fedapm.experiments import build
-from fedapm.experiments.run import Follow, Plan, Warn, execute
+from fedapm.experiments.run import CallbackFactory, RunSpec, Warn, execute
 from fedapm.experiments.settings import Experiment, ModelSettings, Tables, differences, validated
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.records import WITHOUT_EFFECT, is_run, load_run
 
 ABOUT = "compare.json"
-NESTED: dict[str, type[Solver] | type[ModelSettings]] = {"solver": Solver, "model": ModelSettings}
+NESTED: dict[str, type[SGDConfig] | type[ModelSettings]] = {"solver": SGDConfig, "model": ModelSettings}
 """The tables a method may have for itself, as in ``[fedapm.solver]``."""
 SCORES = ("accuracy", "f1", "auc", "train_loss", "test_loss")
 
@@ -157,13 +157,13 @@ def run_all(
     *,
     show: bool,
     warn: Warn,
-    observers: Sequence[Follow] = (),
+    callbacks: Sequence[CallbackFactory] = (),
     about: About | None = None,
 ) -> list[Path]:
     """Run what is not finished yet; a run that was cut off goes on where it stopped."""
     noted = about.over(out) if about is not None else None
     clients = build.federation(experiments[0].data)
-    prepared: list[tuple[Path, Plan]] = []
+    prepared: list[tuple[Path, RunSpec]] = []
     for settings in experiments:
         folder = run_folder(out, settings.algorithm.name, settings.engine.seed)
         prepared.append((folder, build.plan(settings, clients)))
@@ -174,7 +174,7 @@ def run_all(
     for (folder, plan), done in zip(prepared, finished, strict=True):
         if not done:
             try:
-                execute(plan, folder, resume=True, show=show, warn=warn, observers=observers)
+                execute(plan, folder, resume=True, show=show, warn=warn, callbacks=callbacks)
             except Diverged as error:
                 warn(f"{error} The comparison goes on without this run.")
         # not before there is a run: a comparison that is refused leaves nothing behind
@@ -183,7 +183,7 @@ def run_all(
     return [folder for folder, _ in prepared]
 
 
-def _check_same(folder: Path, plan: Plan) -> None:
+def _check_same(folder: Path, plan: RunSpec) -> None:
     changed = {*differences(tomllib.loads(load_run(folder).config), plan.settings)} - WITHOUT_EFFECT
     if changed:
         raise FedapmError(

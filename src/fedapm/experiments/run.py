@@ -33,15 +33,15 @@ from fedapm.runs.records import (
     write_info,
 )
 from fedapm.simulation import checkpoint
-from fedapm.simulation.callbacks import Display, Memory, Remarks, RunFolder
+from fedapm.simulation.callbacks import Memory, ProgressDisplay, RecordWriter, Remarks
 from fedapm.simulation.engines import auto
 from fedapm.simulation.engines.base import Engine
 from fedapm.simulation.engines.sequential import load_model
-from fedapm.simulation.engines.vectorized import Vectorised
-from fedapm.simulation.loop import Loop, Observer, Progress, Record, Schedule, beginning
+from fedapm.simulation.engines.vectorized import VectorizedEngine
+from fedapm.simulation.loop import Callback, Loop, Progress, Record, Schedule, client_starts
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores import disk
-from fedapm.simulation.stores.base import Begin, MemoryStore, Store
+from fedapm.simulation.stores.base import InitClient, MemoryStore, Store
 from fedapm.simulation.stores.table import TableStore
 from fedapm.version import __version__
 
@@ -52,7 +52,7 @@ Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunSpec:
     """A run that is ready to start."""
 
     problem: Problem
@@ -62,24 +62,24 @@ class Plan:
     """What is written to the run folder's config.toml."""
     checkpoint_every: int = 10
     save_models: bool = True
-    engine: auto.Name = "auto"
+    engine: auto.EngineName = "auto"
     workers: int | None = None
     store: disk.Kind = "auto"
 
-    def choose(self) -> auto.Chosen:
+    def choose(self) -> auto.EngineChoice:
         """The engine that runs it."""
         cohort = self.schedule.sampling.draw(len(self.problem), self.problem.seed, 1)
-        start = MemoryStore(beginning(self.problem, self.algorithm))
+        start = MemoryStore(client_starts(self.problem, self.algorithm))
         return auto.engine(self.engine, self.problem, self.algorithm, start, cohort, self.workers)
 
-    def make_store(self, engine: Engine, folder: Path | None) -> Callable[[Begin], Store]:
+    def make_store(self, engine: Engine, folder: Path | None) -> Callable[[InitClient], Store]:
         """What makes the place where clients' states are kept."""
         population = len(self.problem)
         usual = disk.store_maker(self.store, folder, population, self.problem.device)
 
-        def make(begin: Begin) -> Store:
+        def make(begin: InitClient) -> Store:
             made = usual(begin)
-            rows = isinstance(engine, Vectorised) and not self.problem.per_client
+            rows = isinstance(engine, VectorizedEngine) and not self.problem.per_client
             return TableStore(begin, population) if rows and isinstance(made, MemoryStore) else made
 
         return make
@@ -119,7 +119,7 @@ class Plan:
         }
 
 
-Follow = Callable[[Plan, Path | None, int], Observer]
+CallbackFactory = Callable[[RunSpec, Path | None, int], Callback]
 """Makes an observer of a run from its plan, its folder and the last round that is there already (-1: none)."""
 
 
@@ -127,7 +127,7 @@ Follow = Callable[[Plan, Path | None, int], Observer]
 class Result:
     """A finished run: its history and every client's model."""
 
-    plan: Plan
+    plan: RunSpec
     progress: Progress
     records: list[Record]
     _modules: dict[int, nn.Module] = field(default_factory=dict, repr=False)
@@ -200,14 +200,14 @@ class Result:
 
 
 def execute(
-    plan: Plan,
+    plan: RunSpec,
     out: Path | None = None,
     *,
     resume: bool = False,
     show: bool = True,
     warn: Warn | None = None,
     tell: Warn | None = None,
-    observers: Sequence[Follow] = (),
+    callbacks: Sequence[CallbackFactory] = (),
 ) -> Result:
     """Run a plan to its end. With a folder everything is written there as it happens.
 
@@ -218,28 +218,28 @@ def execute(
         _refuse_to_overwrite(out)
     chosen = plan.choose()
     try:
-        return _execute(plan, chosen, out, resume, show, warn or (lambda _: None), tell or (lambda _: None), observers)
+        return _execute(plan, chosen, out, resume, show, warn or (lambda _: None), tell or (lambda _: None), callbacks)
     finally:
         chosen.engine.close()
 
 
 def _execute(
-    plan: Plan,
-    chosen: auto.Chosen,
+    plan: RunSpec,
+    chosen: auto.EngineChoice,
     out: Path | None,
     resume: bool,
     show: bool,
     warn: Warn,
     tell: Warn,
-    follow: Sequence[Follow],
+    follow: Sequence[CallbackFactory],
 ) -> Result:
     memory = Memory()
-    observers: list[Observer] = [memory]
+    callbacks: list[Callback] = [memory]
     progress: Progress | None = None
-    folder: RunFolder | None = None
+    folder: RecordWriter | None = None
     engine = chosen.engine
     rows = out / CHECKPOINTS / disk.ROWS if out is not None else None
-    loop = Loop(plan.problem, plan.algorithm, plan.schedule, observers, engine, plan.make_store(engine, rows))
+    loop = Loop(plan.problem, plan.algorithm, plan.schedule, callbacks, engine, plan.make_store(engine, rows))
     if out is not None and resume and is_run(out):
         progress = _resume(out, plan, loop, memory, warn)
     # before the first file of a new run, so that a log that cannot be opened leaves no folder behind
@@ -248,17 +248,17 @@ def _execute(
         if progress is None:
             write_atomic(out / CONFIG, tomli_w.dumps(plan.settings))
         write_json(out / ENGINE, {"engine": engine.name, "why": chosen.why})
-        folder = RunFolder(out, plan.info())
-        observers.append(folder)
+        folder = RecordWriter(out, plan.info())
+        callbacks.append(folder)
     # a log is ahead of the checkpoint, never behind: what is logged twice can be told, what is missing cannot
-    observers.extend(extra)
+    callbacks.extend(extra)
     if out is not None:
-        observers.append(checkpoint.Checkpointer(out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
+        callbacks.append(checkpoint.Checkpointer(out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
     if show:
         label = f"{plan.algorithm.label}, seed {plan.problem.seed}"
-        observers.append(Display(label, plan.schedule.rounds))
+        callbacks.append(ProgressDisplay(label, plan.schedule.rounds))
     tell(f"engine: {engine.name} ({chosen.why})")
-    observers.append(Remarks(engine, tell))
+    callbacks.append(Remarks(engine, tell))
     result = Result(plan, loop.run(progress), memory.records)
     if folder is not None:
         if plan.save_models:
@@ -278,7 +278,7 @@ def write_models(folder: Path, result: Result) -> None:
             write_tensors(path, result.state_at(position, view), about)
 
 
-def _resume(out: Path, plan: Plan, loop: Loop, memory: Memory, warn: Warn) -> Progress | None:
+def _resume(out: Path, plan: RunSpec, loop: Loop, memory: Memory, warn: Warn) -> Progress | None:
     config = out / CONFIG
     if not config.is_file():
         raise FedapmError(f"{out} has no {CONFIG}, so there is no knowing what to resume; use another folder.")

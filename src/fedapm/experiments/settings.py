@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedapm.algorithms import FedAPM, method
 from fedapm.core.algorithm import Algorithm
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset, SplitRule
 from fedapm.errors import FedapmError, closest, did_you_mean
 
@@ -136,7 +136,7 @@ class Experiment:
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     algorithm: Algorithm = field(default_factory=FedAPM)
-    solver: Solver = field(default_factory=Solver)
+    solver: SGDConfig = field(default_factory=SGDConfig)
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     @classmethod
@@ -154,7 +154,7 @@ class Experiment:
             validated(DataSettings, "data", tables.get("data", {})),
             validated(ModelSettings, "model", tables.get("model", {})),
             validated(kind, "algorithm", algorithm),
-            validated(Solver, "solver", tables.get("solver", {})),
+            validated(SGDConfig, "solver", tables.get("solver", {})),
             validated(EngineSettings, "engine", tables.get("engine", {})),
         )
 

@@ -14,7 +14,7 @@ from fedapm.data import Federation
 from fedapm.errors import Diverged, FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.compare import plans, run_folder
-from fedapm.experiments.run import Follow, Warn, execute
+from fedapm.experiments.run import CallbackFactory, Warn, execute
 from fedapm.experiments.settings import DataSettings, Experiment, differences
 from fedapm.experiments.vary import Axis, value_text
 from fedapm.report.sweep.runs import SWEEP
@@ -78,7 +78,7 @@ def run_all(
     show: bool,
     warn: Warn,
     tell: Warn,
-    observers: Sequence[Follow] = (),
+    callbacks: Sequence[CallbackFactory] = (),
 ) -> list[Path]:
     """Run what is not finished yet; a run that was cut off goes on, one that diverges does not stop the others."""
     if len(runs) > MANY:
@@ -100,7 +100,7 @@ def run_all(
         tell(f"Run {number} of {len(runs)}: {run.title}")
         try:
             plan = build.plan(run.settings, clients(run.settings.data))
-            execute(plan, run.place(out), resume=True, show=show, warn=warn, observers=observers)
+            execute(plan, run.place(out), resume=True, show=show, warn=warn, callbacks=callbacks)
         except Diverged as error:
             warn(f"{error} The sweep goes on without this run.")
     return [run.place(out) for run in runs]

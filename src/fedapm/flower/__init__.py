@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapm.core.extras import need
+from fedapm.core.extras import require
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
@@ -33,7 +33,7 @@ def client_app(
     the experiment does not name a network; the server takes the same ones. ``state`` is where nodes without a
     ``state-dir`` of their own keep theirs.
     """
-    need("flwr", EXTRA, PURPOSE)
+    require("flwr", EXTRA, PURPOSE)
     from fedapm.flower.client.app import make
 
     return make(data, model, loss, Path(state) if state is not None else None)
@@ -46,7 +46,7 @@ def server_app(
     loss: Loss | None = None,
 ) -> ServerApp:
     """What runs beside the SuperLink: an experiment (a TOML file, or its tables), written to the folder ``out``."""
-    need("flwr", EXTRA, PURPOSE)
+    require("flwr", EXTRA, PURPOSE)
     from fedapm.flower.server.app import make
 
     return make(experiment, Path(out) if out is not None else None, model, loss)

@@ -16,8 +16,8 @@ from fedapm.data.federation import ClientData, Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.settings import Experiment
-from fedapm.simulation.engines.sequential import Sequential
-from fedapm.simulation.loop import beginning
+from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.loop import client_starts
 from fedapm.simulation.problem import Model, Problem, Weighting
 from fedapm.simulation.stores.base import MemoryStore
 
@@ -26,7 +26,7 @@ Columns = tuple[tuple[tuple[int, ...], str], ...]
 
 
 @dataclass(frozen=True)
-class Outline:
+class DataSummary:
     """What a client tells of its data: sizes and shapes."""
 
     train: int
@@ -39,7 +39,7 @@ class Outline:
     target: Columns
 
     @classmethod
-    def of(cls, data: ClientData, federation: Federation) -> Outline:
+    def of(cls, data: ClientData, federation: Federation) -> DataSummary:
         """The outline of a client's data."""
         return cls(
             len(data.train),
@@ -51,7 +51,7 @@ class Outline:
         )
 
     @classmethod
-    def read(cls, note: Mapping[str, Any]) -> Outline:
+    def read(cls, note: Mapping[str, Any]) -> DataSummary:
         """An outline out of a note, every field checked."""
         try:
             train, test, different, classes = (int(note[name]) for name in ("train", "test", "different", "classes"))
@@ -128,7 +128,7 @@ class NodeProblem(Problem):
 
 
 def server_problem(
-    experiment: Experiment, outlines: Mapping[str, Outline], model: Model | None = None, loss: Loss | None = None
+    experiment: Experiment, outlines: Mapping[str, DataSummary], model: Model | None = None, loss: Loss | None = None
 ) -> Problem:
     """The problem without its data: in their place every client has two made-up samples of the right shape."""
     first = next(iter(outlines.values()))
@@ -159,10 +159,10 @@ Template = dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]]
 def template(problem: Problem, experiment: Experiment) -> Template:
     """What an upload of this method looks like, learnt by trying it on made-up samples."""
     algorithm = experiment.algorithm
-    store = MemoryStore(beginning(problem, algorithm))
-    down = algorithm.broadcast(algorithm.server_init(problem.u0))
+    store = MemoryStore(client_starts(problem, algorithm))
+    broadcast = algorithm.broadcast(algorithm.server_init(problem.u0))
     try:
-        done = next(iter(Sequential(problem, algorithm).train([0], down, store, 1)))
+        done = next(iter(SequentialEngine(problem, algorithm).train([0], broadcast, store, 1)))
     except FedapmError:
         raise
     except Exception as error:

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedapm.core.extras import need
+from fedapm.core.extras import require
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.loggers.guarded import Guarded
 
 if TYPE_CHECKING:
-    from fedapm.experiments.run import Follow, Plan
-    from fedapm.simulation.loop import Observer
+    from fedapm.experiments.run import CallbackFactory, RunSpec
+    from fedapm.simulation.loop import Callback
 
 KINDS = ("tensorboard", "mlflow")
 """What a run can be logged to; the package and the extra of each have its name."""
 
 
-def followers(kinds: Sequence[str] | None, root: Path, warn: Callable[[str], None]) -> list[Follow]:
+def followers(kinds: Sequence[str] | None, root: Path, warn: Callable[[str], None]) -> list[CallbackFactory]:
     """What makes the logs of these kinds for every run below a folder.
 
     An unknown kind or a library that is not installed is said at once and not after hours of training.
@@ -33,15 +33,15 @@ def followers(kinds: Sequence[str] | None, root: Path, warn: Callable[[str], Non
 
 def _need(name: str) -> None:
     if name == "tensorboard":
-        need("tensorboard", name, f"--log {name}")
+        require("tensorboard", name, f"--log {name}")
     else:
         from fedapm.loggers.mlflow import library
 
         library()
 
 
-def _follow(name: str, root: Path, warn: Callable[[str], None]) -> Follow:
-    def make(plan: Plan, folder: Path | None, last: int) -> Observer:
+def _follow(name: str, root: Path, warn: Callable[[str], None]) -> CallbackFactory:
+    def make(plan: RunSpec, folder: Path | None, last: int) -> Callback:
         if folder is None:
             raise FedapmError(f"a log of the kind {name!r} needs a folder for the run.")
         if name == "tensorboard":

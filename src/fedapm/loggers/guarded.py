@@ -6,27 +6,27 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedapm.simulation.loop import Observer, Progress, Record
+    from fedapm.simulation.loop import Callback, Progress, Record
 
 
 class Guarded:
     """Passes everything on to a log until that fails; then says so once and leaves it alone."""
 
-    def __init__(self, log: Observer, name: str, warn: Callable[[str], None]) -> None:
-        self._log: Observer | None = log
+    def __init__(self, log: Callback, name: str, warn: Callable[[str], None]) -> None:
+        self._log: Callback | None = log
         self._name, self._warn = name, warn
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Log a round."""
         if self._log is not None:
             log = self._log
-            self._try(lambda: log.on_round(progress, record, seconds))
+            self._try(lambda: log.on_round_end(progress, record, seconds))
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Close the log."""
         if self._log is not None:
             log = self._log
-            self._try(lambda: log.on_stop(progress, status))
+            self._try(lambda: log.on_run_end(progress, status))
 
     def _try(self, act: Callable[[], None]) -> None:
         try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapm.core.extras import need
+from fedapm.core.extras import require
 from fedapm.errors import FedapmError
 from fedapm.loggers.scalars import EVERY_ROUND, flat, scalars
 from fedapm.runs.files import read_json, write_json
@@ -18,7 +18,7 @@ from fedapm.runs.records import ROUNDS, JsonLines
 from fedapm.version import __version__
 
 if TYPE_CHECKING:
-    from fedapm.experiments.run import Plan
+    from fedapm.experiments.run import RunSpec
     from fedapm.simulation.loop import Progress, Record
 
 DATABASE, ARTIFACTS = "mlflow.db", "mlflow-artifacts"
@@ -39,7 +39,7 @@ class MLflow:
     same anyway.
     """
 
-    def __init__(self, folder: Path, root: Path, plan: Plan, last: int) -> None:
+    def __init__(self, folder: Path, root: Path, plan: RunSpec, last: int) -> None:
         self._library = library()
         given = os.environ.get("MLFLOW_TRACKING_URI")
         if not given:
@@ -56,12 +56,12 @@ class MLflow:
             for record in JsonLines(folder / ROUNDS) if last >= 0 else ():
                 self._write(record)
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Send a round."""
         del progress, seconds
         self._write(record)
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Say how the run ended."""
         del progress
         self._client.set_terminated(self._id, STATUS.get(status, "FAILED"))
@@ -87,7 +87,7 @@ class MLflow:
         self._client.update_run(name, status="RUNNING")
         return name, {int(metric.step) for metric in self._client.get_metric_history(name, EVERY_ROUND)}
 
-    def _create(self, name: str, artifacts: str | None, plan: Plan) -> str:
+    def _create(self, name: str, artifacts: str | None, plan: RunSpec) -> str:
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fedapm"
         found = self._client.get_experiment_by_name(experiment)
         number = found.experiment_id if found is not None else self._client.create_experiment(experiment, artifacts)
@@ -104,7 +104,7 @@ def library() -> Any:
     """MLflow itself, and quiet: a log of private runs is nobody else's business unless the user says so."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    return need("mlflow", "mlflow", "--log mlflow")
+    return require("mlflow", "mlflow", "--log mlflow")
 
 
 def _name(folder: Path, root: Path) -> str:
@@ -117,7 +117,7 @@ def _name(folder: Path, root: Path) -> str:
 @contextmanager
 def _usable() -> Iterator[None]:
     """What goes wrong before the first round, as one line."""
-    failure = need("mlflow.exceptions", "mlflow", "--log mlflow").MlflowException
+    failure = require("mlflow.exceptions", "mlflow", "--log mlflow").MlflowException
     with warnings.catch_warnings():
         # MLflow asks SQLAlchemy 2.1 for something that SQLAlchemy means to drop
         warnings.filterwarnings("ignore", message="The ``noload`` loader strategy is deprecated")

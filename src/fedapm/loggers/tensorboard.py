@@ -34,13 +34,13 @@ class TensorBoard:
                 self._write(record)
         self._writer.flush()
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Add a round, at once: whoever resumes counts on everything up to the checkpoint being there."""
         del progress, seconds
         self._write(record)
         self._writer.flush()
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Close the file."""
         del progress, status
         if self._ending is not None:

@@ -22,16 +22,16 @@ class Memory:
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Keep the record."""
         del progress, seconds
         self.records.append(record)
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Nothing to close."""
 
 
-class RunFolder:
+class RecordWriter:
     """Writes rounds, timings and the run's status into its folder."""
 
     def __init__(self, folder: Path, info: dict[str, Any]) -> None:
@@ -39,12 +39,12 @@ class RunFolder:
         self.rounds, self.timings = JsonLines(folder / ROUNDS), JsonLines(folder / TIMINGS)
         write_info(folder, info | {"status": "running"})
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Add a line to both files."""
         self.rounds.append(record)
         self.timings.append({"round": progress.round, "seconds": round(seconds, 6)})
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Say how it ended; complete it is only when its models are written too."""
         if status != "complete":
             self.finish(progress, status)
@@ -61,7 +61,7 @@ class Remarks:
         self.engine, self.tell = engine, tell
         self._said: set[str] = set()
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Pass on what is new."""
         del progress, record, seconds
         for text in self.engine.remarks:
@@ -69,11 +69,11 @@ class Remarks:
                 self._said.add(text)
                 self.tell(text)
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Nothing to close."""
 
 
-class Display:
+class ProgressDisplay:
     """Shows a run on the terminal: a bar where there is one, a plain line now and then where there is not."""
 
     LINES = 10
@@ -96,12 +96,12 @@ class Display:
             bar = self._bar
             self._update = lambda done, score: bar.update(task, completed=done, score=score)
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Show where the run stands."""
         del seconds
         self._update(progress.round, _score(record))
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Leave the terminal as it was."""
         del progress, status
         if self._bar is not None:

@@ -20,8 +20,8 @@ from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_tensors, write_tensors
 from fedapm.simulation.loop import Progress, Record
-from fedapm.simulation.stores.base import Kept, Store, flatten, restore
-from fedapm.simulation.stores.disk import ROWS, Everyone, Index, MappedStore, sync_folder
+from fedapm.simulation.stores.base import ClientState, Store, flatten, restore
+from fedapm.simulation.stores.disk import ROWS, DiskStore, Everyone, Index, sync_folder
 
 KEPT = 2
 PATTERN = re.compile(r"round-(\d+)\.safetensors")
@@ -34,16 +34,16 @@ class Checkpointer:
         self.folder, self.every, self.last = folder, every, last
         self._saved: int | None = None
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Save in the rounds it is due."""
         del record, seconds
         if progress.round == self.last or (self.every and progress.round % self.every == 0):
             self._save(progress)
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Save where the run stands, unless some of it was lost: then older checkpoints are worth more."""
         del status
-        lost = isinstance(progress.store, MappedStore) and progress.store.damaged
+        lost = isinstance(progress.store, DiskStore) and progress.store.damaged
         if self._saved != progress.round and not lost:
             self._save(progress)
 
@@ -54,7 +54,7 @@ class Checkpointer:
 
 def save(folder: Path, progress: Progress) -> Path:
     """Write a checkpoint, then remove all but the newest few."""
-    if isinstance(progress.store, MappedStore):
+    if isinstance(progress.store, DiskStore):
         return _save_mapped(folder, progress, progress.store)
     tensors: dict[str, Tensor] = {}
     clients: dict[str, Any] = {}
@@ -71,11 +71,11 @@ def save(folder: Path, progress: Progress) -> Path:
     return path
 
 
-def _save_mapped(folder: Path, progress: Progress, store: MappedStore) -> Path:
+def _save_mapped(folder: Path, progress: Progress, store: DiskStore) -> Path:
     if _same(store.folder, folder / ROWS):
         mine = store
     else:
-        mine = MappedStore(folder / ROWS, store.get, store.population, store.device)
+        mine = DiskStore(folder / ROWS, store.get, store.population, store.device)
         mine.hold(_indices(found(folder)))
         _copy(store, mine)
     index = mine.index()
@@ -125,26 +125,26 @@ def load(path: Path, start: Progress, device: torch.device | str = "cpu") -> Pro
     return Progress(numbers[0], server, start.store, numbers[1], numbers[2])
 
 
-def _clients(notes: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[int, Kept]:
+def _clients(notes: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[int, ClientState]:
     clients = {}
     for client, note in notes.items():
         buffers = restore(f"buffers/{client}", tensors, note["buffers"])["all"]
         if not isinstance(buffers, Vec):
             raise KeyError("buffers")
-        clients[int(client)] = Kept(State(**restore(f"client/{client}", tensors, note["state"])), buffers)
+        clients[int(client)] = ClientState(State(**restore(f"client/{client}", tensors, note["state"])), buffers)
     return clients
 
 
-def _put(path: Path, clients: Index | dict[int, Kept], store: Store, device: torch.device | str) -> None:
+def _put(path: Path, clients: Index | dict[int, ClientState], store: Store, device: torch.device | str) -> None:
     rows = path.parent / ROWS
-    here = store if isinstance(store, MappedStore) and _same(store.folder, rows) else None
+    here = store if isinstance(store, DiskStore) and _same(store.folder, rows) else None
     if here is not None:
         # the run may have to go back to these if this checkpoint is lost
         here.hold(_indices([p for p in found(path.parent) if p.name <= path.name]))
     if not isinstance(clients, Index):
         store.commit(clients)
         return
-    source = here or MappedStore(rows, store.get, clients.population, device)
+    source = here or DiskStore(rows, store.get, clients.population, device)
     try:
         source.adopt(clients)
     except FedapmError as error:
@@ -153,10 +153,10 @@ def _put(path: Path, clients: Index | dict[int, Kept], store: Store, device: tor
         _copy(source, store)
 
 
-def _copy(source: MappedStore, target: Store) -> None:
+def _copy(source: DiskStore, target: Store) -> None:
     # in one commit, so that there is no half copy; where it goes into files, clients are read one by one
     everyone = Everyone(source)
-    target.commit(everyone if isinstance(target, MappedStore) else dict(everyone))
+    target.commit(everyone if isinstance(target, DiskStore) else dict(everyone))
 
 
 def _index(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Index | None:

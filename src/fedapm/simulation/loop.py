@@ -13,14 +13,14 @@ from types import FrameType
 from typing import Any, Protocol
 
 from fedapm.core.algorithm import Algorithm, State
-from fedapm.core.metrics import summarise
+from fedapm.core.metrics import summarize
 from fedapm.core.vec import Vec, total
 from fedapm.errors import Diverged, Interrupted
-from fedapm.simulation.engines.base import Engine, Undo, Work
-from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.engines.base import Engine, RoundResult, Undo
+from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
-from fedapm.simulation.stores.base import Begin, Kept, MemoryStore, Store
+from fedapm.simulation.stores.base import ClientState, InitClient, MemoryStore, Store
 
 Record = dict[str, Any]
 
@@ -36,13 +36,13 @@ class Progress:
     bytes_down: int = 0
 
 
-class Observer(Protocol):
+class Callback(Protocol):
     """Something that follows a run: a record, a checkpoint, a progress bar."""
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """A round is finished and its results are in place."""
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """The run ends: complete, interrupted or diverged."""
 
 
@@ -68,20 +68,20 @@ class Loop:
         problem: Problem,
         algorithm: Algorithm,
         schedule: Schedule,
-        observers: Sequence[Observer] = (),
+        callbacks: Sequence[Callback] = (),
         engine: Engine | None = None,
-        make_store: Callable[[Begin], Store] = MemoryStore,
+        make_store: Callable[[InitClient], Store] = MemoryStore,
     ) -> None:
         self.problem, self.algorithm, self.schedule = problem, algorithm, schedule
-        self.observers = observers
+        self.callbacks = callbacks
         schedule.sampling.size(len(problem))
         self._make_store = make_store
-        self.engine: Engine = engine or Sequential(problem, algorithm)
+        self.engine: Engine = engine or SequentialEngine(problem, algorithm)
         self.progress = self.start()
 
     def start(self) -> Progress:
         """Before the first round."""
-        store = self._make_store(beginning(self.problem, self.algorithm))
+        store = self._make_store(client_starts(self.problem, self.algorithm))
         return Progress(0, self.algorithm.server_init(self.problem.u0), store)
 
     def run(self, progress: Progress | None = None) -> Progress:
@@ -102,24 +102,24 @@ class Loop:
             raise
         finally:
             with uninterrupted():
-                for observer in self.observers:
-                    observer.on_stop(self.progress, status)
+                for callback in self.callbacks:
+                    callback.on_run_end(self.progress, status)
         return self.progress
 
     def _round(self, before: Progress) -> None:
         began = time.perf_counter()
         round, store = before.round + 1, before.store
         selected = self.schedule.sampling.draw(len(self.problem), self.problem.seed, round)
-        down = self.algorithm.broadcast(before.server)
-        work = self.engine.work(selected, down, store, round)
+        broadcast = self.algorithm.broadcast(before.server)
+        work = self.engine.run_round(selected, broadcast, store, round)
         if not work.good:
             raise Diverged(self._advice(round, "every selected client's update was not finite"))
         after = Progress(
             round,
-            self.algorithm.server(before.server, work.total, len(self.problem)),
+            self.algorithm.server_update(before.server, work.total, len(self.problem)),
             store,
             before.bytes_up + work.bytes_up,
-            before.bytes_down + down.nbytes * len(selected),
+            before.bytes_down + broadcast.nbytes * len(selected),
         )
         undo: Undo | None = None
         try:
@@ -135,8 +135,8 @@ class Loop:
 
     def _finish(self, progress: Progress, record: Record, began: float) -> None:
         with uninterrupted():
-            for observer in self.observers:
-                observer.on_round(progress, record, time.perf_counter() - began)
+            for callback in self.callbacks:
+                callback.on_round_end(progress, record, time.perf_counter() - began)
             self.progress = progress
 
     def _record(
@@ -144,7 +144,7 @@ class Loop:
         after: Progress,
         before: Progress | None = None,
         selected: Sequence[int] = (),
-        work: Work | None = None,
+        work: RoundResult | None = None,
     ) -> Record:
         kept = {*work.good} if work is not None else set()
         record: Record = {
@@ -168,24 +168,24 @@ class Loop:
         """A round's results are in place and all but its evaluation is known; here a subclass may save them."""
 
     def _evaluate(self, state: Progress) -> dict[str, Any]:
-        down = self.algorithm.broadcast(state.server)
+        broadcast = self.algorithm.broadcast(state.server)
         everyone = range(len(self.problem))
         found = {}
         for view in self.algorithm.views:
-            rows = list(self.engine.evaluate(everyone, down, state.store, view))
+            rows = list(self.engine.evaluate(everyone, broadcast, state.store, view))
             if not any(math.isfinite(row["train_loss"] or 0.0) for row in rows):
                 raise Diverged(self._advice(state.round, "no client's training loss is finite"))
-            found[view] = summarise(rows)
+            found[view] = summarize(rows)
         return found
 
     def _stationarity(self, state: Progress) -> dict[str, float] | None:
-        down = self.algorithm.broadcast(state.server)
+        broadcast = self.algorithm.broadcast(state.server)
         squares: dict[str, float] = {}
         sums: dict[str, list[Vec]] = {}
         for client in range(len(self.problem)):
             kept = state.store.get(client)
             self.problem.network(client).load(kept.buffers)
-            found = self.algorithm.stationarity(down, kept.state, self.problem.task(client, state.round))
+            found = self.algorithm.stationarity(broadcast, kept.state, self.problem.task(client, state.round))
             if found is None:
                 return None
             for name, vector in found.each.items():
@@ -206,12 +206,12 @@ class Loop:
         )
 
 
-def beginning(problem: Problem, algorithm: Algorithm) -> Begin:
+def client_starts(problem: Problem, algorithm: Algorithm) -> InitClient:
     """How every client starts."""
 
-    def begin(client: int) -> Kept:
+    def begin(client: int) -> ClientState:
         start = problem.start(client)
-        return Kept(algorithm.client_init(problem.u0, start.v0), start.buffers)
+        return ClientState(algorithm.client_init(problem.u0, start.v0), start.buffers)
 
     return begin
 

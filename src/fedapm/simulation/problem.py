@@ -15,7 +15,7 @@ from torch import nn
 from fedapm.core import random
 from fedapm.core.network import Loss, Network
 from fedapm.core.samples import Samples
-from fedapm.core.solver import Solver
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Split, SplitRule, check_same_shared
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
@@ -73,7 +73,7 @@ class Problem:
         rule: SplitRule | None = None,
         *,
         adapt: Adapt | None = None,
-        solver: Solver | None = None,
+        solver: SGDConfig | None = None,
         loss: Loss | None = None,
         weighting: Weighting | None = None,
         seed: int = 0,
@@ -82,7 +82,7 @@ class Problem:
     ) -> None:
         self.federation, self.rule = federation, rule or SplitRule()
         self.adapt = adapt or (lambda network, split: (network, split))
-        self.solver, self.seed, self.rounds = solver or Solver(), seed, rounds
+        self.solver, self.seed, self.rounds = solver or SGDConfig(), seed, rounds
         self.loss = loss or default_loss(federation)
         self.device = _device(device)
         weighting = weighting or Weighting()
@@ -135,10 +135,10 @@ class Problem:
 
     def _start(self, client: int) -> Start:
         if client not in self._starts:
-            with random.global_stream(torch.device("cpu"), self.seed, "init"):
+            with random.seeded_globally(torch.device("cpu"), self.seed, "init"):
                 module = self._make(self.federation[client]).to(self.device)
             named = self.rule.apply(module)
-            with random.global_stream(torch.device("cpu"), self.seed, "init of added parts"):
+            with random.seeded_globally(torch.device("cpu"), self.seed, "init of added parts"):
                 module, split = self.adapt(module, named)
             network = Network(module.to(self.device), split, self.loss)
             self.drift_names = named.shared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedapm.core.random import numpy_stream
+from fedapm.core.random import numpy_generator
 from fedapm.errors import FedapmError
 
 
@@ -27,5 +27,5 @@ class Sampling:
 
     def draw(self, m: int, seed: int, round: int) -> list[int]:
         """The clients of a round, in increasing order."""
-        stream = numpy_stream(seed, "clients", round)
+        stream = numpy_generator(seed, "clients", round)
         return sorted(int(k) for k in stream.choice(m, size=self.size(m), replace=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedapm.tuning.options import Options
-from fedapm.tuning.results import Found, Tuned, load_tuned, tuned_layer
+from fedapm.tuning.results import SearchResult, Tuned, load_tuned, tuned_layer
 from fedapm.tuning.run import tune
 
-__all__ = ["Found", "Options", "Tuned", "load_tuned", "tune", "tuned_layer"]
+__all__ = ["Options", "SearchResult", "Tuned", "load_tuned", "tune", "tuned_layer"]

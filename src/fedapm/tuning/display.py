@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedapm.tuning.method_search import Subject
+from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
-from fedapm.tuning.results import Found
+from fedapm.tuning.results import SearchResult
 from fedapm.tuning.study import Row
 
 
-class Board:
+class SearchProgress:
     """Follows the trials: a bar a method where there is a terminal, a plain line a trial where there is not."""
 
     def __init__(
-        self, subjects: Sequence[Subject], options: Options, shown: bool, console: Console | None = None
+        self, subjects: Sequence[MethodSearch], options: Options, shown: bool, console: Console | None = None
     ) -> None:
         self.options, self.shown = options, shown
         self.console = console or Console(file=sys.stderr)
@@ -38,7 +38,7 @@ class Board:
             for subject in subjects:
                 self._tasks[subject.name] = self._bar.add_task(subject.label, total=subject.budget, best="")
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> SearchProgress:
         if self._bar is not None:
             self._bar.start()
         return self
@@ -49,7 +49,7 @@ class Board:
         if self._bar is not None:
             self._bar.stop()
 
-    def update(self, subject: Subject, rows: Sequence[Row], ended: Row | None = None) -> None:
+    def update(self, subject: MethodSearch, rows: Sequence[Row], ended: Row | None = None) -> None:
         """Show a method's trials so far, of which one has just ended."""
         values = [row.value for row in rows if row.state == "complete" and row.value is not None]
         best = f"best {self.options.metric.replace('_', ' ')} {self.options.text(max(values))}" if values else ""
@@ -62,7 +62,7 @@ class Board:
             self.console.print(f"{line}{best and '; ' + best}", highlight=False, markup=False, soft_wrap=True)
 
 
-def table(found: Sequence[Found], options: Options) -> Table:
+def table(found: Sequence[SearchResult], options: Options) -> Table:
     """One line a method."""
     metric = options.metric.replace("test_", "").replace("_", " ")
     made = Table(

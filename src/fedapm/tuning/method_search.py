@@ -9,8 +9,8 @@ from typing import Any
 
 from fedapm import models
 from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
-from fedapm.core.random import numpy_stream
-from fedapm.core.solver import Solver
+from fedapm.core.random import numpy_generator
+from fedapm.core.solver import SGDConfig
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import compare
 from fedapm.experiments.settings import Experiment, ModelSettings, plain
@@ -36,7 +36,7 @@ TABLES = ("algorithm", "solver", "model")
 
 
 @dataclass(frozen=True)
-class Subject:
+class MethodSearch:
     """One method that is tuned."""
 
     name: str
@@ -98,7 +98,7 @@ class Subject:
         return compare.plans([self.name], self.seeds, *self.layers, self.tables(settings))
 
 
-def subjects(names: Sequence[str], layers: Sequence[Mapping[str, Any]], options: Options, m: int) -> list[Subject]:
+def subjects(names: Sequence[str], layers: Sequence[Mapping[str, Any]], options: Options, m: int) -> list[MethodSearch]:
     """Every method's part in the search, with m clients; what cannot be tried is refused here."""
     bases = compare.plans(names, options.seeds[:1], *layers)
     spaces = _spaces(bases, options, m)
@@ -108,7 +108,7 @@ def subjects(names: Sequence[str], layers: Sequence[Mapping[str, Any]], options:
         space = spaces[name]
         units: Units = SPACES[options.space_name][0] if options.space_name is not None else base.engine.units
         fixed = converted(name, base.tables(), units, m)
-        made = Subject(name, tuple(layers), base, space, units, fixed, options.seeds, None, options.trials)
+        made = MethodSearch(name, tuple(layers), base, space, units, fixed, options.seeds, None, options.trials)
         points = _points(made, options)
         budget = options.trials if points is None else 1 + len(points)
         _try_corners(made)
@@ -116,7 +116,7 @@ def subjects(names: Sequence[str], layers: Sequence[Mapping[str, Any]], options:
     return found
 
 
-def _points(subject: Subject, options: Options) -> tuple[Params, ...] | None:
+def _points(subject: MethodSearch, options: Options) -> tuple[Params, ...] | None:
     """What the trials after the first one try; None where that depends on how earlier ones went."""
     space, rest, sampler = subject.space, options.trials - 1, options.chosen_sampler
     count = size(space)
@@ -130,7 +130,7 @@ def _points(subject: Subject, options: Options) -> tuple[Params, ...] | None:
         if sampler == "tpe":
             return None
         seed = options.seeds[0]
-        return tuple(draw(space, numpy_stream(seed, "tuning", subject.name, n + 1)) for n in range(rest))
+        return tuple(draw(space, numpy_generator(seed, "tuning", subject.name, n + 1)) for n in range(rest))
     start = subject.start
     inside = len(start) == len(space)
     others = count - inside
@@ -139,7 +139,7 @@ def _points(subject: Subject, options: Options) -> tuple[Params, ...] | None:
     if others <= rest:
         every = (combination(space, index) for index in range(count))
         return tuple(params for params in every if not (inside and params == start))
-    stream = numpy_stream(options.seeds[0], "tuning", subject.name)
+    stream = numpy_generator(options.seeds[0], "tuning", subject.name)
     drawn = [combination(space, int(index)) for index in stream.choice(count, min(rest + 1, count), replace=False)]
     return tuple(params for params in drawn if not (inside and params == start))[:rest]
 
@@ -199,13 +199,13 @@ def _settings(base: Experiment) -> set[tuple[str, ...]]:
     options = [p for p in inspect.signature(network).parameters if p != "classes"] if network is not None else []
     return {
         *(("algorithm", key) for key in hyperparameters(type(base.algorithm))),
-        *(("solver", field.name) for field in fields(Solver)),
+        *(("solver", field.name) for field in fields(SGDConfig)),
         *(("model", field.name) for field in fields(ModelSettings)),
         *(("model", "options", key) for key in options),
     }
 
 
-def _try_corners(subject: Subject) -> None:
+def _try_corners(subject: MethodSearch) -> None:
     """Settings from all over the space, so that a value out of range is refused before the first trial."""
     corners = [d.values.corners() for d in subject.space]
     for at in range(max(map(len, corners), default=0)):

@@ -11,9 +11,9 @@ from fedapm.errors import FedapmError
 from fedapm.experiments.settings import differences
 from fedapm.runs.files import read_json, remove_leftovers, write_json
 from fedapm.runs.records import WITHOUT_EFFECT
-from fedapm.tuning.method_search import Subject
+from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
-from fedapm.tuning.results import RECORD, Found
+from fedapm.tuning.results import RECORD, SearchResult
 from fedapm.tuning.study import library
 from fedapm.version import __version__
 
@@ -21,7 +21,7 @@ DATABASE = "trials.db"
 TRIALS = "trials"
 
 
-def begin(out: Path, options: Options, subjects: Sequence[Subject], clients: Federation, workers: int) -> None:
+def begin(out: Path, options: Options, subjects: Sequence[MethodSearch], clients: Federation, workers: int) -> None:
     """Write down what is asked for, or check that it is what the folder was begun with."""
     whom = {"methods": [subject.name for subject in subjects], "data": clients.name, "clients": len(clients)}
     asked = {
@@ -42,7 +42,7 @@ def begin(out: Path, options: Options, subjects: Sequence[Subject], clients: Fed
     write_json(out / RECORD, about | asked)
 
 
-def finish(out: Path, found: Sequence[Found]) -> None:
+def finish(out: Path, found: Sequence[SearchResult]) -> None:
     """Write down what was found."""
     content = read_json(out / RECORD)
     results = {one.name: one.as_dict() for one in found}

@@ -15,7 +15,7 @@ from fedapm.algorithms import METHODS, PRESETS
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.settings import Tables, read_toml
 from fedapm.runs.files import write_atomic
-from fedapm.tuning.method_search import Subject
+from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
 from fedapm.tuning.study import Row
 
@@ -24,7 +24,7 @@ RECORD = "tune.json"
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What the search found for one method."""
 
     name: str
@@ -57,7 +57,7 @@ class Tuned:
 
     folder: Path
     options: Options
-    methods: tuple[Found, ...]
+    methods: tuple[SearchResult, ...]
     tables: Tables
     """The best settings in the methods' own tables, a layer for a comparison."""
 
@@ -67,13 +67,13 @@ class Tuned:
         return self.folder / TUNED
 
 
-def best_of(subject: Subject, rows: Sequence[Row]) -> Found:
+def best_of(subject: MethodSearch, rows: Sequence[Row]) -> SearchResult:
     """The best trial that was run to its end; the earlier one where two are equal."""
     counts = {state: sum(row.state == state for row in rows) for state in ("complete", "pruned", "diverged")}
     ended = [row for row in rows if row.state == "complete" and row.value is not None]
     best = max(ended, key=lambda row: (row.value, -row.number), default=None)
     first = next((row.value for row in ended if row.number == 0), None)
-    return Found(
+    return SearchResult(
         subject.name,
         subject.label,
         **counts,
@@ -84,7 +84,9 @@ def best_of(subject: Subject, rows: Sequence[Row]) -> Found:
     )
 
 
-def write_tuned(folder: Path, options: Options, subjects: Sequence[Subject], found: Sequence[Found]) -> Tables:
+def write_tuned(
+    folder: Path, options: Options, subjects: Sequence[MethodSearch], found: Sequence[SearchResult]
+) -> Tables:
     """Write the tuned settings, and how they were found as a comment."""
     tables: Tables = {"engine": {"units": subjects[0].units}}
     for subject, one in zip(subjects, found, strict=True):

@@ -14,12 +14,12 @@ from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.runs.records import CHECKPOINTS
 from fedapm.simulation.loop import uninterrupted
-from fedapm.tuning.display import Board
+from fedapm.tuning.display import SearchProgress
 from fedapm.tuning.options import Options
 from fedapm.tuning.record import TRIALS
 from fedapm.tuning.study import Study
 from fedapm.tuning.trial import Outcome
-from fedapm.tuning.worker import PATIENCE, Died, Worker
+from fedapm.tuning.worker import PATIENCE, TrialWorker, WorkerDied
 
 TRIES = 3
 """How often a trial is begun whose process dies."""
@@ -50,9 +50,9 @@ class Search:
         self, out: Path, options: Options, studies: Sequence[Study], clients: Federation, workers: int, show: bool
     ) -> None:
         self.out, self.options, self.studies, self.clients, self.count = out, options, studies, clients, workers
-        self.board = Board([study.subject for study in studies], options, show)
-        self._workers: list[Worker] = []
-        self._jobs: dict[Worker, Job] = {}
+        self.board = SearchProgress([study.subject for study in studies], options, show)
+        self._workers: list[TrialWorker] = []
+        self._jobs: dict[TrialWorker, Job] = {}
         self._deaths: Counter[Path] = Counter()
 
     def run(self) -> None:
@@ -80,7 +80,7 @@ class Search:
                 for worker in [w for w in self._jobs if w.connection in ready]:
                     try:
                         self._hear(worker, self._jobs[worker])
-                    except Died:
+                    except WorkerDied:
                         self._replace(worker)
                 self._deal()
 
@@ -93,7 +93,7 @@ class Search:
             self._jobs[worker] = job
             try:
                 worker.tell(job.message(self.options))
-            except Died:
+            except WorkerDied:
                 self._replace(worker)
 
     def _next(self) -> Job | None:
@@ -104,7 +104,7 @@ class Search:
                 return Job(study, number, self.out / TRIALS / study.subject.name / str(number), settings)
         return None
 
-    def _hear(self, worker: Worker, job: Job) -> None:
+    def _hear(self, worker: TrialWorker, job: Job) -> None:
         said = worker.hear()
         if "step" in said:
             worker.tell({"stop": job.study.report(job.number, said["step"], said["value"])})
@@ -121,10 +121,10 @@ class Search:
         rows = job.study.rows()
         self.board.update(job.study.subject, rows, next(row for row in rows if row.number == job.number))
 
-    def _fork(self) -> Worker:
-        return Worker(self.clients, [worker.connection for worker in self._workers])
+    def _fork(self) -> TrialWorker:
+        return TrialWorker(self.clients, [worker.connection for worker in self._workers])
 
-    def _replace(self, worker: Worker) -> None:
+    def _replace(self, worker: TrialWorker) -> None:
         """A process that died is replaced, and its trial goes on where it was, but not for ever."""
         job = self._jobs.pop(worker)
         self._deaths[job.folder] += 1
@@ -141,7 +141,7 @@ class Search:
         self._jobs[other] = job
         try:
             other.tell(job.message(self.options))
-        except Died:
+        except WorkerDied:
             self._replace(other)
 
     def _stop(self) -> None:

@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedapm.core.extras import need
+from fedapm.core.extras import require
 from fedapm.core.random import key
 from fedapm.errors import FedapmError
-from fedapm.tuning.method_search import Subject
+from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
 from fedapm.tuning.space import Choice, Dimension, Params, Range, Value
 from fedapm.tuning.trial import Outcome
 
 BUSY = 60
 """Seconds to wait where somebody else, such as a dashboard, reads the file."""
-State = Literal["running", "complete", "pruned", "diverged"]
+TrialState = Literal["running", "complete", "pruned", "diverged"]
 
 
 def library() -> Any:
     """optuna, or one line that says how to install it."""
-    return need("optuna", "tune", "tuning")
+    return require("optuna", "tune", "tuning")
 
 
 @contextmanager
@@ -66,7 +66,7 @@ class Row:
     """One trial as it is recorded."""
 
     number: int
-    state: State
+    state: TrialState
     value: float | None
     settings: Mapping[str, Any]
 
@@ -74,7 +74,7 @@ class Row:
 class Study:
     """The trials of one method."""
 
-    def __init__(self, store: Any, subject: Subject, options: Options) -> None:
+    def __init__(self, store: Any, subject: MethodSearch, options: Options) -> None:
         self.subject, self.options = subject, options
         self._optuna = library()
         self._study = self._optuna.create_study(
@@ -197,7 +197,7 @@ def _suggested(trial: Any, d: Dimension) -> Value:
     return found
 
 
-def _state(trial: Any) -> State:
+def _state(trial: Any) -> TrialState:
     if trial.state.name == "COMPLETE":
         return "diverged" if trial.user_attrs.get("diverged") else "complete"
     return "pruned" if trial.state.name == "PRUNED" else "running"

@@ -30,7 +30,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Judge:
+class Scorer:
     """Which number of an evaluation counts, and of which round."""
 
     metric: str
@@ -60,14 +60,14 @@ class Judge:
         return known[-1] if self.select == "last" else max(known)
 
 
-class Watch:
+class PruningCallback:
     """Follows a run, tells its scores, and interrupts it politely where it is not worth going on."""
 
-    def __init__(self, judge: Judge, ask: Ask, offset: int, rounds: int) -> None:
+    def __init__(self, judge: Scorer, ask: Ask, offset: int, rounds: int) -> None:
         self.judge, self.ask, self.offset, self.rounds = judge, ask, offset, rounds
         self.stopped = False
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Tell the score; if told to stop, end the run as Ctrl-C would, after the round and with a checkpoint."""
         del seconds
         score = self.judge.score(record)
@@ -77,16 +77,16 @@ class Watch:
         if self.stopped and progress.round < self.rounds:
             signal.raise_signal(signal.SIGINT)
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Nothing to close."""
 
 
-def run_trial(runs: Sequence[tuple[Experiment, Path]], clients: Federation, judge: Judge, ask: Ask) -> Outcome:
+def run_trial(runs: Sequence[tuple[Experiment, Path]], clients: Federation, judge: Scorer, ask: Ask) -> Outcome:
     """Run a trial's seeds one after the other; what was there already is kept, a run that was cut off goes on."""
     scores: list[float] = []
     for index, (settings, folder) in enumerate(runs):
         rounds = settings.engine.rounds
-        watch = Watch(judge, ask, index * (rounds + 1), rounds)
+        watch = PruningCallback(judge, ask, index * (rounds + 1), rounds)
         try:
             records = _records(settings, folder, clients, watch)
         except Diverged:
@@ -101,8 +101,8 @@ def run_trial(runs: Sequence[tuple[Experiment, Path]], clients: Federation, judg
     return Outcome("complete", tuple(scores))
 
 
-def _records(settings: Experiment, folder: Path, clients: Federation, watch: Watch) -> list[dict[str, Any]]:
+def _records(settings: Experiment, folder: Path, clients: Federation, watch: PruningCallback) -> list[dict[str, Any]]:
     if is_run(folder) and (run := load_run(folder)).complete:
         return run.rounds
     plan = build.plan(settings, clients)
-    return execute(plan, folder, resume=True, show=False, observers=[lambda *_: watch]).records
+    return execute(plan, folder, resume=True, show=False, callbacks=[lambda *_: watch]).records

@@ -24,17 +24,17 @@ import torch
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.settings import Experiment
-from fedapm.tuning.trial import Judge, run_trial
+from fedapm.tuning.trial import Scorer, run_trial
 
 PATIENCE = 30.0
 """Seconds a worker has to save what it is doing before it is killed."""
 
 
-class Died(Exception):
+class WorkerDied(Exception):
     """The worker is gone."""
 
 
-class Worker:
+class TrialWorker:
     """A process that runs trials."""
 
     def __init__(self, clients: Federation, others: Sequence[Connection]) -> None:
@@ -54,14 +54,14 @@ class Worker:
         try:
             self.connection.send_bytes(json.dumps(message).encode())
         except OSError:
-            raise Died from None
+            raise WorkerDied from None
 
     def hear(self) -> dict[str, Any]:
         """What it says; waits until it does."""
         try:
             return cast(dict[str, Any], json.loads(self.connection.recv_bytes()))
         except (EOFError, OSError):
-            raise Died from None
+            raise WorkerDied from None
 
     def ask_to_stop(self) -> None:
         """Let it save what it is doing and end."""
@@ -120,7 +120,7 @@ def _answer(connection: Connection, clients: Federation) -> dict[str, Any]:
             return True
 
     try:
-        found = run_trial(runs, clients, Judge(asked["metric"], asked["select"]), ask)
+        found = run_trial(runs, clients, Scorer(asked["metric"], asked["select"]), ask)
     except Interrupted:
         raise
     except FedapmError as error:

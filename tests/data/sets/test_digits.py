@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedapm import Federation
-from fedapm.core.random import numpy_stream
+from fedapm.core.random import numpy_generator
 from fedapm.data import IID
 from fedapm.data.sets import digits
 from fedapm.experiments.build import federation, plan, resolve
@@ -63,20 +63,20 @@ def test_without_the_shift_the_sites_hold_the_pictures_themselves() -> None:
 
 @pytest.mark.parametrize("site", range(20))
 def test_a_code_table_exchanges_exactly_two_pairs(site: int) -> None:
-    codes = digits.code_table(numpy_stream(0, "site", site))
+    codes = digits.code_table(numpy_generator(0, "site", site))
     moved = [d for d in range(10) if codes[d] != d]
     assert len(moved) == 4
     assert all(codes[codes[d]] == d for d in range(10)), "every exchange goes both ways"
 
 
 def test_sites_do_not_agree_on_their_codes() -> None:
-    tables = {tuple(digits.code_table(numpy_stream(0, "site", site))) for site in range(20)}
+    tables = {tuple(digits.code_table(numpy_generator(0, "site", site))) for site in range(20)}
     assert len(tables) > 15
 
 
 def test_a_scanner_changes_contrast_and_brightness_and_nothing_else() -> None:
     pictures = np.random.default_rng(0).random((6, 64)).astype(np.float32)
-    seen = digits.scanned(pictures, numpy_stream(0, "site", 3))
+    seen = digits.scanned(pictures, numpy_generator(0, "site", 3))
     slope, intercept = np.polyfit(pictures.reshape(-1), seen.reshape(-1), 1)
     assert 0.7 <= slope <= 1.3
     assert -0.15 <= intercept <= 0.15

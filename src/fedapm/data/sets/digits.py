@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedapm.core.random import numpy_stream
+from fedapm.core.random import numpy_generator
 from fedapm.data.dataset import DataSet, Pool, Source
 from fedapm.data.federation import Federation
 from fedapm.data.partition import Natural, Partitioner, Rule
@@ -95,12 +95,12 @@ def federation(
     With ``positions`` a sample is its picture's position among all of them, and not the picture.
     """
     x, y = pictures()
-    parts = partitioner(y, numpy_stream(seed, "partition"))
+    parts = partitioner(y, numpy_generator(seed, "partition"))
     sites = {}
     for site, index in enumerate(parts):
         values, codes = x[index], y[index]
         if shift:
-            stream = numpy_stream(seed, "site", site)
+            stream = numpy_generator(seed, "site", site)
             values = scanned(values, stream)
             codes = code_table(stream)[codes]
         sites[site] = (index if positions else values, codes)

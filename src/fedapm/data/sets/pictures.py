@@ -57,11 +57,11 @@ def standardise(pictures: Tensor, mean: Sequence[float], std: Sequence[float]) -
     # channels last in memory is what convolutions on a CPU like best; the shape stays the same
     made = torch.empty(count, height, width, channels)
     rows = made.view(count, height * width * channels)
-    centre, spread = (torch.tensor(values).repeat(height * width) for values in (mean, std))
+    center, spread = (torch.tensor(values).repeat(height * width) for values in (mean, std))
     for start in range(0, count, AT_ONCE):
         some = slice(start, start + AT_ONCE)
         made[some] = pictures[some].permute(0, 2, 3, 1)
-        rows[some].div_(255).sub_(centre).div_(spread)
+        rows[some].div_(255).sub_(center).div_(spread)
     return made.permute(0, 3, 1, 2)
 
 

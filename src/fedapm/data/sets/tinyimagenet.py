@@ -26,7 +26,7 @@ READERS = 4
 BETWEEN_NEWS = 500
 """Pictures that are decoded between two reports of progress."""
 
-Found = list[tuple[int, Path, str]]
+SearchResult = list[tuple[int, Path, str]]
 """Of each picture its class, its folder and its name."""
 
 
@@ -84,7 +84,7 @@ def square(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     return picture
 
 
-def find(root: Path) -> tuple[tuple[str, ...], Found]:
+def find(root: Path) -> tuple[tuple[str, ...], SearchResult]:
     """The names of the classes, and all pictures with their classes in an order that never changes."""
     folder = root if root.resolve().name == FOLDER or (root / "wnids.txt").is_file() else root / FOLDER
     wnids = listed(folder / "wnids.txt")
@@ -115,9 +115,9 @@ def named(wnids: dict[str, int], path: Path) -> tuple[str, ...]:
     return tuple(words.get(wnid) or wnid for wnid in wnids)
 
 
-def trained(wnids: dict[str, int], folder: Path) -> Found:
+def trained(wnids: dict[str, int], folder: Path) -> SearchResult:
     """The training pictures, class by class."""
-    found: Found = []
+    found: SearchResult = []
     for wnid, target in wnids.items():
         place = folder / wnid / "images"
         names = jpegs(place, f"the pictures of class {wnid} (listed in wnids.txt)")
@@ -125,7 +125,7 @@ def trained(wnids: dict[str, int], folder: Path) -> Found:
     return found
 
 
-def validated(wnids: dict[str, int], folder: Path) -> Found:
+def validated(wnids: dict[str, int], folder: Path) -> SearchResult:
     """The validation pictures, class by class, as val_annotations.txt says what they show."""
     notes, place = folder / "val_annotations.txt", folder / "images"
     names = jpegs(place, "the validation pictures")

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from fedapm.core.network import Loss
 from fedapm.errors import FedapmError
 from fedapm.flower.client.data import Loader
-from fedapm.flower.client.handler import Client
+from fedapm.flower.client.handler import MessageHandler
 from fedapm.flower.client.node import Node
 from fedapm.flower.transport import codec
 from fedapm.simulation.problem import Model
@@ -24,7 +24,7 @@ def make(data: Loader | None, model: Model | None, loss: Loss | None, state: Pat
         try:
             node = Node.read(context.node_config, state)
             note, tensors = codec.decode(message.content)
-            reply, vectors = Client(node, data, model, loss).answer(note, tensors)
+            reply, vectors = MessageHandler(node, data, model, loss).answer(note, tensors)
         except FedapmError as error:
             reply, vectors = {"protocol": codec.PROTOCOL, "refused": str(error)}, {}
         return Message(codec.records(reply, codec.block(vectors)), reply_to=message)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedapm.core.random import numpy_stream
+from fedapm.core.random import numpy_generator
 from fedapm.core.samples import Samples
 from fedapm.data.federation import ClientData, Federation, split_test
 from fedapm.errors import FedapmError
@@ -86,7 +86,7 @@ def divided(
     """Samples in two parts, the same two as in a federation where the client stands at this position."""
     if len(samples) < 2:
         raise FedapmError(f"client {client} has {len(samples)} sample(s), too few to train and test.")
-    stream = numpy_stream(seed, purpose, position)
+    stream = numpy_generator(seed, purpose, position)
     index, labels = np.arange(len(samples)), samples.targets.numpy()
     first, second = split_test(index, labels, samples.classified, fraction, stream)
     return samples[torch.as_tensor(first)], samples[torch.as_tensor(second)]

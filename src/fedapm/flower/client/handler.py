@@ -20,20 +20,20 @@ from fedapm.experiments.settings import Experiment
 from fedapm.flower.client.data import Loader, own_data
 from fedapm.flower.client.node import Node
 from fedapm.flower.client.versions import FRESH, Version, Versions, round_of, version_id
-from fedapm.flower.problem import NodeProblem, Outline, Place
+from fedapm.flower.problem import DataSummary, NodeProblem, Place
 from fedapm.flower.transport.codec import PROTOCOL, Note, Tensors, digest, shapes
 from fedapm.runs.files import write_tensors
-from fedapm.simulation.engines.sequential import Sequential, load_model
-from fedapm.simulation.loop import beginning
+from fedapm.simulation.engines.sequential import SequentialEngine, load_model
+from fedapm.simulation.loop import client_starts
 from fedapm.simulation.problem import Model
-from fedapm.simulation.stores.base import Kept, MemoryStore, flatten, restore
+from fedapm.simulation.stores.base import ClientState, MemoryStore, flatten, restore
 
 HERE = 0
 """Where a node's only client stands in its own problem."""
 MODEL = "model"
 
 
-class Client:
+class MessageHandler:
     """One client on its node."""
 
     def __init__(
@@ -64,10 +64,10 @@ class Client:
         _, outline = self._data(Experiment.from_tables(note["settings"]), client, clients.index(client))
         return {"client": client, "data": outline.note()}, {}
 
-    def _data(self, experiment: Experiment, client: str, position: int) -> tuple[ClientData, Outline]:
+    def _data(self, experiment: Experiment, client: str, position: int) -> tuple[ClientData, DataSummary]:
         settings = self.node.data(experiment.data)
         data, federation = own_data(settings, client, position, self.loader, self.node.data_file)
-        return data, Outline.of(data, federation)
+        return data, DataSummary.of(data, federation)
 
     def _round(self, note: Note, tensors: Tensors) -> tuple[Note, Tensors]:
         client, position = str(note["client"]), int(note["position"])
@@ -81,20 +81,20 @@ class Client:
         place = Place(position, int(note["m"]), int(note["samples"]), int(note["classes"]))
         problem = NodeProblem(experiment, data, place, self.model, self.loss, self.node.device)
         _check_start(problem, client, note["u0"])
-        down = State(**restore("down", {n: t.to(problem.device) for n, t in tensors.items()}, note["down"]))
+        broadcast = State(**restore("down", {n: t.to(problem.device) for n, t in tensors.items()}, note["down"]))
         with versions.locked():
-            return _Turn(experiment, problem, versions, client, down).answer(note)
+            return _Turn(experiment, problem, versions, client, broadcast).answer(note)
 
 
 class _Turn:
     """One message's work."""
 
     def __init__(
-        self, experiment: Experiment, problem: NodeProblem, versions: Versions, client: str, down: State
+        self, experiment: Experiment, problem: NodeProblem, versions: Versions, client: str, broadcast: State
     ) -> None:
-        self.problem, self.versions, self.client, self.down = problem, versions, client, down
+        self.problem, self.versions, self.client, self.down = problem, versions, client, broadcast
         self.algorithm = experiment.algorithm
-        self.engine = Sequential(problem, experiment.algorithm)
+        self.engine = SequentialEngine(problem, experiment.algorithm)
 
     def answer(self, note: Note) -> tuple[Note, Tensors]:
         accepted, keep = str(note["accepted"]), str(note["keep"])
@@ -105,7 +105,7 @@ class _Turn:
                 base = self.versions.load(accepted)
             except FedapmError as error:
                 return about | {"lost": accepted, "has": self.versions.ids(), "why": str(error)}, {}
-        kept = base.kept if base is not None else beginning(self.problem, self.algorithm)(HERE)
+        kept = base.kept if base is not None else client_starts(self.problem, self.algorithm)(HERE)
         store = MemoryStore(lambda _: kept)
         if note["evaluate"]:
             about["scores"] = {
@@ -133,20 +133,20 @@ class _Turn:
         (done,) = self.engine.train([HERE], self.down, store, round)
         if not done.is_finite():
             return {"round": round, "finite": False}, {}
-        made = Version(version, Kept(done.reply.state, done.buffers), done.reply.u, done.reply.upload, done.log)
+        made = Version(version, ClientState(done.reply.state, done.buffers), done.reply.u, done.reply.upload, done.log)
         self.versions.save(made)
         return _reply(round, made)
 
     def _drift(self, u: Vec) -> list[float] | None:
         """How far each shared tensor of the client's copy is from the shared model, where there is one."""
-        centre = self.down.vectors.get("u")
+        center = self.down.vectors.get("u")
         known = [n for n in self.problem.drift_names if n in u]
-        if centre is None or not known:
+        if center is None or not known:
             return None
-        gap = u.only(known) - centre.only(known)
+        gap = u.only(known) - center.only(known)
         return [t.double().norm().item() for t in gap.values()]
 
-    def _write_models(self, kept: Kept, round: int) -> None:
+    def _write_models(self, kept: ClientState, round: int) -> None:
         views = self.algorithm.views
         for view in views:
             load_model(self.problem, self.algorithm, HERE, self.down, kept, view)

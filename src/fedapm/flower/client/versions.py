@@ -17,11 +17,11 @@ from urllib.parse import quote
 from filelock import FileLock, Timeout
 
 from fedapm.core.algorithm import State, Upload
-from fedapm.core.solver import Solved
+from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_tensors, remove_leftovers, write_tensors
-from fedapm.simulation.stores.base import Kept, flatten, restore
+from fedapm.simulation.stores.base import ClientState, flatten, restore
 from fedapm.simulation.stores.disk import sync_folder
 
 FRESH = ""
@@ -50,10 +50,10 @@ class Version:
     """A client after one round: its state, and the answer it gave, so that it can give the same one again."""
 
     id: str
-    kept: Kept
+    kept: ClientState
     u: Vec
     upload: Upload
-    log: list[Solved]
+    log: list[SolveStats]
 
 
 class Versions:
@@ -118,10 +118,10 @@ class Versions:
             sums = cast(dict[str, Vec], restore("sums", tensors, note["sums"]))
             return Version(
                 version,
-                Kept(State(**restore("state", tensors, note["state"])), cast(Vec, more["buffers"])),
+                ClientState(State(**restore("state", tensors, note["state"])), cast(Vec, more["buffers"])),
                 cast(Vec, more["u"]),
                 Upload(sums, float(note["weight"])),
-                [Solved(**solved) for solved in note["log"]],
+                [SolveStats(**solved) for solved in note["log"]],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FedapmError(f"{path} is not a client's state ({error}).") from None

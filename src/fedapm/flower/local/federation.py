@@ -29,7 +29,7 @@ Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Federation:
+class LocalFederation:
     """The programs of a federation, and where they are."""
 
     folder: Path
@@ -37,7 +37,7 @@ class Federation:
     processes: list[Process]
 
     @classmethod
-    def read(cls, folder: Path) -> Federation:
+    def read(cls, folder: Path) -> LocalFederation:
         """The federation in a folder, whether it is up or not."""
         path = folder / ABOUT
         if not path.is_file():
@@ -63,7 +63,7 @@ class Federation:
         return Flower(NAME, self.folder / "flower")
 
 
-def up(folder: Path, nodes: int, tell: Tell) -> Federation:
+def up(folder: Path, nodes: int, tell: Tell) -> LocalFederation:
     """Start a SuperLink and so many nodes, and wait until all of them are there."""
     if os.name != "posix":
         raise FedapmError(
@@ -72,12 +72,12 @@ def up(folder: Path, nodes: int, tell: Tell) -> Federation:
     if nodes < 1:
         raise FedapmError(f"--nodes {nodes}: a federation needs at least one node.")
     folder = folder.resolve()
-    if (folder / ABOUT).is_file() and any(p.alive for p in Federation.read(folder).processes):
+    if (folder / ABOUT).is_file() and any(p.alive for p in LocalFederation.read(folder).processes):
         raise FedapmError(
             f"the federation in {folder} is up already; stop it with: fedapm flower down --folder {folder}."
         )
     _private(folder)
-    made = Federation(folder, _free_port(), [])
+    made = LocalFederation(folder, _free_port(), [])
     try:
         _start(made, nodes, tell)
     except BaseException:
@@ -89,7 +89,7 @@ def up(folder: Path, nodes: int, tell: Tell) -> Federation:
 
 def down(folder: Path) -> int:
     """Stop everything that a federation started; gives how many of its programs were running."""
-    found = Federation.read(folder.resolve())
+    found = LocalFederation.read(folder.resolve())
     running = sum(process.alive for process in found.processes)
     stop(found.processes)
     stop(at_home(found.folder))
@@ -103,7 +103,7 @@ def node_config(k: int, state: Path) -> str:
     return f'partition-id={k} state-dir="{state}"'
 
 
-def start_node(made: Federation, k: int, key: Path | None = None, authority: Path | None = None) -> Process:
+def start_node(made: LocalFederation, k: int, key: Path | None = None, authority: Path | None = None) -> Process:
     """Start one node; another key or authority than its own is for trying what happens then."""
     place = made.folder / "nodes" / str(k)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -118,7 +118,7 @@ def start_node(made: Federation, k: int, key: Path | None = None, authority: Pat
     return start(f"node-{k}", command, log_of(made.folder, f"node-{k}"), environment(place / "flower"))
 
 
-def start_superlink(made: Federation) -> Process:
+def start_superlink(made: LocalFederation) -> Process:
     """Start the SuperLink; what it knew before, it knows again."""
     certificates = made.folder / "certificates"
     command = [
@@ -142,12 +142,12 @@ def log_of(folder: Path, name: str) -> Path:
     return folder / "logs" / f"{name}.log"
 
 
-def online(made: Federation) -> int:
+def online(made: LocalFederation) -> int:
     """How many nodes the SuperLink sees."""
     return sum(node.get("status") == "online" for node in made.flower.nodes())
 
 
-def _start(made: Federation, nodes: int, tell: Tell) -> None:
+def _start(made: LocalFederation, nodes: int, tell: Tell) -> None:
     folder = made.folder
     if not (folder / "certificates" / "ca.crt").is_file():
         write_certificates(folder / "certificates")
@@ -179,7 +179,7 @@ def _start(made: Federation, nodes: int, tell: Tell) -> None:
     tell("nodes online", nodes, nodes)
 
 
-def wait_for_superlink(made: Federation) -> None:
+def wait_for_superlink(made: LocalFederation) -> None:
     """Wait until the SuperLink answers with a certificate of its authority's."""
     context = ssl.create_default_context(cafile=str(made.folder / "certificates" / "ca.crt"))
     end = time.monotonic() + PATIENCE
@@ -198,7 +198,7 @@ def wait_for_superlink(made: Federation) -> None:
         time.sleep(0.2)
 
 
-def _check_alive(made: Federation) -> None:
+def _check_alive(made: LocalFederation) -> None:
     for process in made.processes:
         if not process.alive:
             log = log_of(made.folder, process.name)

@@ -15,7 +15,7 @@ from fedapm.errors import FedapmError
 from fedapm.experiments.settings import read_toml
 from fedapm.flower.server.run import serve
 from fedapm.flower.settings import deployment
-from fedapm.flower.transport.transport import Link
+from fedapm.flower.transport.transport import Transport
 from fedapm.simulation.problem import Model
 
 
@@ -31,7 +31,7 @@ def make(
         if folder is None:
             raise FedapmError("say where the run is written: flwr run … -c 'out=\"/some/folder\"'.")
         tables = read_toml(Path(experiment)) if isinstance(experiment, str | Path) else experiment
-        serve(Link(grid), deployment(tables), folder, _tell, model, loss)
+        serve(Transport(grid), deployment(tables), folder, _tell, model, loss)
 
     app.main()(main)
     return app

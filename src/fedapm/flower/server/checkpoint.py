@@ -33,7 +33,7 @@ class Saved:
     record: Record
 
 
-class Keeper:
+class ServerCheckpoints:
     """Writes checkpoints and knows what they still need of clients and contributions."""
 
     def __init__(self, folder: Path, contributions: Contributions | None) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from fedapm.core.algorithm import Algorithm, State, Total
+from fedapm.core.algorithm import Aggregate, Algorithm, State
 from fedapm.core.metrics import Score
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.flower.client.versions import version_id
 from fedapm.flower.server.contributions import NONE, Contributions, taken_back
-from fedapm.flower.server.exchange import Announcement, Event, Gathered, Gatherer
+from fedapm.flower.server.exchange import Announcement, Event, RoundExchange, RoundReplies
 from fedapm.flower.server.ledger import Entry, Ledger
-from fedapm.flower.server.replies import Trained
+from fedapm.flower.server.replies import TrainReply
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
 from fedapm.simulation.engines.base import Undo, local_work
@@ -25,14 +25,14 @@ from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import Store, flatten
 
 
-class GridWork:
+class FlowerRoundResult:
     """A round's accepted answers."""
 
     def __init__(
         self,
         round: int,
         token: str,
-        trained: Mapping[int, Trained],
+        trained: Mapping[int, TrainReply],
         gone: Mapping[int, Mapping[str, Vec]],
         contributions: Contributions | None,
     ) -> None:
@@ -42,10 +42,10 @@ class GridWork:
         uploads = [done.upload for done in trained.values()]
         self.bytes_up = sum(upload.nbytes for upload in uploads)
         self.local = local_work([done.log for done in trained.values()])
-        total = Total.of(uploads)
+        total = Aggregate.of(uploads)
         back = taken_back(gone.values()) if uploads else {}
         sums = {name: vector + back[name] if name in back else vector for name, vector in total.sums.items()}
-        self.total = Total(sums, total.weight, total.count)
+        self.total = Aggregate(sums, total.weight, total.count)
 
     def drift(self, server: State, names: Sequence[str]) -> None:
         """Not known yet: the clients' copies are on their nodes, and these measure it when they hear the new model."""
@@ -64,7 +64,7 @@ class GridWork:
         return store.settle(self.round, changes)
 
 
-class GridEngine:
+class FlowerEngine:
     """Runs clients where they are.
 
     A round is one exchange. The broadcast that begins a round is also what the round before it is judged by, so one
@@ -75,7 +75,7 @@ class GridEngine:
 
     def __init__(
         self,
-        gatherer: Gatherer,
+        gatherer: RoundExchange,
         deployment: Deployment,
         problem: Problem,
         schedule: Schedule,
@@ -92,8 +92,8 @@ class GridEngine:
         self.contributions, self._keep, self._requested, self._event = contributions, keep, requested, event
         self._said: list[str] = []
         self._told: set[tuple[int, str]] = set()
-        self._ahead: Gathered | None = None
-        self._judged: Gathered | None = None
+        self._ahead: RoundReplies | None = None
+        self._judged: RoundReplies | None = None
         outlines = list(ledger.outlines.values())
         self._common: dict[str, Any] = {
             "protocol": codec.PROTOCOL,
@@ -110,24 +110,24 @@ class GridEngine:
         """What the nodes had to say."""
         return self._said
 
-    def work(self, clients: Sequence[int], down: State, store: Store, round: int) -> GridWork:
+    def run_round(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> FlowerRoundResult:
         """The local work of the selected clients; where it was asked for ahead, what came of that."""
         del store
         found, self._ahead = self._ahead, None
         if found is None or (found.announcement.training, [*found.announcement.selected]) != (round, [*clients]):
-            found = self._announce(Announcement(round - 1, False, clients, clients), down)
+            found = self._announce(Announcement(round - 1, False, clients, clients), broadcast)
         trained = {k: done for k in found.usable if (done := found.answers[k].trained) is not None}
-        kept = self.contributions if self.algorithm.remembers else None
-        return GridWork(round, found.announcement.token, trained, self._begin_anew(found, round), kept)
+        kept = self.contributions if self.algorithm.cumulative else None
+        return FlowerRoundResult(round, found.announcement.token, trained, self._begin_anew(found, round), kept)
 
-    def evaluate(self, clients: Sequence[int], down: State, store: Store, view: str) -> Iterable[dict[str, Score]]:
+    def evaluate(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> Iterable[dict[str, Score]]:
         """Scores of the clients' models; the same message begins the next round."""
         del store
         round = self.ledger.round
         if self._judged is None or self._judged.announcement.round != round:
             last = round >= self.schedule.rounds
             selected = [] if last else self.schedule.sampling.draw(len(self.ledger), self.seed, round + 1)
-            self._judged = self._announce(Announcement(round, True, selected, list(clients), last), down)
+            self._judged = self._announce(Announcement(round, True, selected, list(clients), last), broadcast)
             self._ahead = None if last else self._judged
         answers = self._judged.answers
         rows = {k: scores[view] for k in answers if (scores := answers[k].scores) is not None}
@@ -148,8 +148,8 @@ class GridEngine:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _announce(self, announcement: Announcement, down: State) -> Gathered:
-        tensors, note = flatten("down", down)
+    def _announce(self, announcement: Announcement, broadcast: State) -> RoundReplies:
+        tensors, note = flatten("down", broadcast)
         vectors = codec.block(tensors)
         finish = announcement.round >= self.schedule.rounds and self.experiment.engine.save_models
         common = self._common | {
@@ -178,7 +178,7 @@ class GridEngine:
                 self._once(announcement.about, client, f"its state is lost: {answer.lost}")
         return found
 
-    def _begin_anew(self, found: Gathered, round: int) -> dict[int, dict[str, Vec]]:
+    def _begin_anew(self, found: RoundReplies, round: int) -> dict[int, dict[str, Vec]]:
         """The clients that lost their state and may begin anew, each with what the server must no longer count."""
         gone: dict[int, dict[str, Vec]] = {}
         for client in sorted(k for k, answer in found.answers.items() if answer.lost is not None):
@@ -192,13 +192,13 @@ class GridEngine:
 
     def _decide(self, client: int) -> dict[str, Vec] | str:
         """What must be taken back so that a client can begin anew, or why it must not."""
-        entry, remembers = self.ledger.entry(client), self.algorithm.remembers
-        if remembers == ():
+        entry, cumulative = self.ledger.entry(client), self.algorithm.cumulative
+        if cumulative == ():
             return {}
         if self.settings.lost == "wait" and not self._requested(client, entry.accepted):
             return "restore its folder from a backup, or re-admit it (fedapm flower readmit)"
-        if remembers is None or self.contributions is None or entry.contribution == NONE:
-            why = "flower.keep_contributions is off" if remembers else "its method does not say what it remembers"
+        if cumulative is None or self.contributions is None or entry.contribution == NONE:
+            why = "flower.keep_contributions is off" if cumulative else "its method does not say what it remembers"
             return f"{why}, so only a backup of its folder can bring it back"
         try:
             return self.contributions.read(entry.contribution)

@@ -12,10 +12,10 @@ from flwr.app import MessageType, RecordDict
 
 from fedapm.errors import FedapmError
 from fedapm.flower.server import replies
-from fedapm.flower.server.node_registry import Claimed, Roll
-from fedapm.flower.server.replies import Answer, Expected
+from fedapm.flower.server.node_registry import Claimed, NodeRegistry
+from fedapm.flower.server.replies import ClientReply, Expected
 from fedapm.flower.settings import FlowerSettings
-from fedapm.flower.transport.transport import POLL, Exchange, Heard, Link
+from fedapm.flower.transport.transport import POLL, Exchange, NodeReply, Transport
 
 LOOK = 5.0
 """Seconds between two looks for nodes that came back."""
@@ -53,11 +53,11 @@ class Announcement:
 
 
 @dataclass
-class Gathered:
+class RoundReplies:
     """The answers to an announcement."""
 
     announcement: Announcement
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, ClientReply] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)
     """Why there is no answer, where something is known."""
 
@@ -80,20 +80,20 @@ class Gathered:
         return answer.bad or (f"its state is lost: {answer.lost}" if answer.lost else "nothing is wrong")
 
 
-class Gatherer:
+class RoundExchange:
     """Sends announcements and hears their answers."""
 
     def __init__(
-        self, link: Link, roll: Roll, settings: FlowerSettings, event: Event, expected: Mapping[str, Any]
+        self, link: Transport, roll: NodeRegistry, settings: FlowerSettings, event: Event, expected: Mapping[str, Any]
     ) -> None:
         self.link, self.roll, self.settings, self.event = link, roll, settings, event
         self._expected = expected
         self._lifetime = settings.timeout * (settings.retries + 1) + SPARE
         self._hellos = Exchange(link, MessageType.QUERY, "hello", self._lifetime)
 
-    def gather(self, announcement: Announcement, letter: Callable[[int], RecordDict]) -> Gathered:
+    def gather(self, announcement: Announcement, letter: Callable[[int], RecordDict]) -> RoundReplies:
         """Announce, listen, and announce again to the silent where too few answered."""
-        found = Gathered(announcement)
+        found = RoundReplies(announcement)
         exchange = Exchange(self.link, MessageType.TRAIN, str(announcement.round), self._lifetime)
         owners: dict[int, int] = {}
         for attempt in range(self.settings.retries + 1):
@@ -106,7 +106,7 @@ class Gatherer:
         return found
 
     def _listen(
-        self, found: Gathered, exchange: Exchange, letter: Callable[[int], RecordDict], owners: dict[int, int]
+        self, found: RoundReplies, exchange: Exchange, letter: Callable[[int], RecordDict], owners: dict[int, int]
     ) -> None:
         """Announce to all who have not answered; ``owners`` remembers which client each node was asked for."""
         asked, end = found.announcement, self.link.clock() + self.settings.timeout
@@ -134,7 +134,7 @@ class Gatherer:
                 return
             self.link.sleep(POLL)
 
-    def _reachable(self, found: Gathered, online: Collection[int]) -> dict[int, int]:
+    def _reachable(self, found: RoundReplies, online: Collection[int]) -> dict[int, int]:
         """The clients without an answer whose node is there, and that node."""
         nodes = {client: self.roll.nodes.get(client) for client in found.announcement.everyone}
         return {k: node for k, node in nodes.items() if node is not None and node in online and k not in found.answers}
@@ -148,7 +148,7 @@ class Gatherer:
             except Claimed as error:
                 self.event(round, "", str(error))
 
-    def _hear(self, found: Gathered, client: int, heard: Heard) -> None:
+    def _hear(self, found: RoundReplies, client: int, heard: NodeReply) -> None:
         asked, name = found.announcement, self.roll.ids[client]
         if client in found.answers:
             return
@@ -165,20 +165,20 @@ class Gatherer:
         except FedapmError as error:
             # perhaps another client is behind that node now
             self.roll.forget(client)
-            answer = Answer(bad=str(error))
+            answer = ClientReply(bad=str(error))
         found.answers[client] = answer
         if answer.bad is not None:
             self.event(asked.about, name, answer.bad)
 
-    def _all_said(self, found: Gathered) -> bool:
+    def _all_said(self, found: RoundReplies) -> bool:
         return set(found.answers) == set(found.announcement.everyone)
 
-    def _enough(self, found: Gathered) -> bool:
+    def _enough(self, found: RoundReplies) -> bool:
         if found.announcement.selected:
             return len(found.usable) >= self.settings.minimum
         return bool(found.scored)
 
-    def _check(self, found: Gathered) -> None:
+    def _check(self, found: RoundReplies) -> None:
         asked = found.announcement
         if self._enough(found):
             return

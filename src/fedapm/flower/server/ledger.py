@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 from fedapm.errors import FedapmError
 from fedapm.flower.client.versions import FRESH, round_of
-from fedapm.flower.problem import Outline
+from fedapm.flower.problem import DataSummary
 from fedapm.simulation.engines.base import Undo
-from fedapm.simulation.stores.base import Kept
+from fedapm.simulation.stores.base import ClientState
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Ledger:
     """The population of a run, and where each client stands. It takes the place of the clients' store."""
 
     run: str
-    outlines: dict[str, Outline]
+    outlines: dict[str, DataSummary]
     """Every client's outline by its id, in the order of every list."""
     start: str
     """The digest of u⁰."""
@@ -73,21 +73,21 @@ class Ledger:
         entries = {int(k): Entry(str(accepted), str(kept)) for k, (accepted, kept) in note["entries"].items()}
         for entry in entries.values():
             round_of(entry.accepted)
-        outlines = {str(client): Outline.read(outline) for client, outline in note["clients"].items()}
+        outlines = {str(client): DataSummary.read(outline) for client, outline in note["clients"].items()}
         return cls(str(note["run"]), outlines, str(note["start"]), int(note["round"]), entries)
 
     # what follows makes it the store of a loop whose clients' states are elsewhere
 
-    def get(self, client: int) -> Kept:
+    def get(self, client: int) -> ClientState:
         """Nobody's state is here."""
         self._elsewhere(client)
 
-    def commit(self, updates: Mapping[int, Kept]) -> None:
+    def commit(self, updates: Mapping[int, ClientState]) -> None:
         """Nobody's state is here."""
         for client in updates:
             self._elsewhere(client)
 
-    def touched(self) -> Iterator[tuple[int, Kept]]:
+    def touched(self) -> Iterator[tuple[int, ClientState]]:
         """Nobody's state is here."""
         return iter(())
 

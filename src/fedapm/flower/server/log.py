@@ -7,17 +7,17 @@ from collections.abc import Callable
 from fedapm.simulation.loop import Progress, Record
 
 
-class Lines:
+class RoundLog:
     """Observer that tells of every round."""
 
     def __init__(self, rounds: int, tell: Callable[[str], None]) -> None:
         self.rounds, self.tell = rounds, tell
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """One line."""
         self.tell(f"round {progress.round}/{self.rounds}: {summary(record)} ({seconds:.1f} s)")
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """How it ended."""
         self.tell(f"{status} after round {progress.round} of {self.rounds}")
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 
 from fedapm.core.algorithm import Algorithm
-from fedapm.flower.server.checkpoint import Keeper
-from fedapm.flower.server.engine import GridEngine
+from fedapm.flower.server.checkpoint import ServerCheckpoints
+from fedapm.flower.server.engine import FlowerEngine
 from fedapm.flower.server.ledger import Ledger
-from fedapm.simulation.engines.base import Work
-from fedapm.simulation.loop import Loop, Observer, Progress, Record, Schedule
+from fedapm.simulation.engines.base import RoundResult
+from fedapm.simulation.loop import Callback, Loop, Progress, Record, Schedule
 from fedapm.simulation.problem import Problem
 
 
@@ -22,12 +22,12 @@ class Rounds(Loop):
         problem: Problem,
         algorithm: Algorithm,
         schedule: Schedule,
-        observers: Sequence[Observer],
-        engine: GridEngine,
+        callbacks: Sequence[Callback],
+        engine: FlowerEngine,
         ledger: Ledger,
-        keeper: Keeper,
+        keeper: ServerCheckpoints,
     ) -> None:
-        super().__init__(problem, algorithm, schedule, observers, engine, lambda _: ledger)
+        super().__init__(problem, algorithm, schedule, callbacks, engine, lambda _: ledger)
         self.nodes, self.ledger, self.keeper = engine, ledger, keeper
         self._open: tuple[Progress, Record] | None = None
 
@@ -58,7 +58,7 @@ class Rounds(Loop):
         after: Progress,
         before: Progress | None = None,
         selected: Sequence[int] = (),
-        work: Work | None = None,
+        work: RoundResult | None = None,
     ) -> Record:
         record = super()._record(after, before, selected, work)
         self._measure(record)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from flwr.app import MessageType, RecordDict
 
 from fedapm.errors import FedapmError
-from fedapm.flower.problem import Outline
+from fedapm.flower.problem import DataSummary
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
-from fedapm.flower.transport.transport import POLL, Exchange, Heard, Link
+from fedapm.flower.transport.transport import POLL, Exchange, NodeReply, Transport
 
 Tell = Callable[[str], None]
 
@@ -25,14 +25,14 @@ class Claimed(FedapmError):
         )
 
 
-class Roll:
+class NodeRegistry:
     """The clients that have shown up."""
 
     def __init__(self, deployment: Deployment, run: str, tell: Tell) -> None:
         self.ids, self.tell = list(deployment.clients), tell
         self.lifetime = deployment.flower.timeout
         self.nodes: dict[int, int] = {}
-        self.outlines: dict[int, Outline] = {}
+        self.outlines: dict[int, DataSummary] = {}
         self._aside: dict[int, int | None] = {}
         """Nodes that are not taken, and the position of the client they claim to be if that is why."""
         tables = deployment.experiment.tables()
@@ -56,7 +56,7 @@ class Roll:
         known = {*self.nodes.values(), *self._aside}
         return {node: self._hello for node in online if node not in known}
 
-    def hear(self, heard: Heard, online: Collection[int]) -> None:
+    def hear(self, heard: NodeReply, online: Collection[int]) -> None:
         """Take a node's answer down; a client that another node is already is refused by name."""
         try:
             client, outline = self._read(heard)
@@ -75,7 +75,7 @@ class Roll:
         """A node turned out to be somebody else: ask it again."""
         self.nodes.pop(client, None)
 
-    def _read(self, heard: Heard) -> tuple[int, Outline]:
+    def _read(self, heard: NodeReply) -> tuple[int, DataSummary]:
         if heard.problem is not None:
             raise FedapmError(heard.problem)
         if "refused" in heard.note:
@@ -83,9 +83,9 @@ class Roll:
         if heard.note.get("protocol") != codec.PROTOCOL or heard.note.get("client") not in self.ids:
             raise FedapmError("its answer names no client of this experiment.")
         data = heard.note.get("data")
-        return self.ids.index(heard.note["client"]), Outline.read(data if isinstance(data, Mapping) else {})
+        return self.ids.index(heard.note["client"]), DataSummary.read(data if isinstance(data, Mapping) else {})
 
-    def call(self, link: Link, wait: float, enough: Callable[[Roll], bool]) -> None:
+    def call(self, link: Transport, wait: float, enough: Callable[[NodeRegistry], bool]) -> None:
         """Ask all nodes who they are until enough clients are there or the time is over."""
         end = link.clock() + wait
         exchange = Exchange(link, MessageType.QUERY, "hello", max(wait, self.lifetime))

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedapm.core.algorithm import Upload
 from fedapm.core.metrics import Score
-from fedapm.core.solver import Solved
+from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.flower.problem import Template
@@ -24,20 +24,20 @@ class Stale(FedapmError):
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainReply:
     """A client's finished round, as far as the server may know it."""
 
     upload: Upload
-    log: list[Solved]
+    log: list[SolveStats]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ClientReply:
     """What a client says to one announcement."""
 
     scores: dict[str, dict[str, Score]] | None = None
     drift: list[float] | None = None
-    trained: Trained | None = None
+    trained: TrainReply | None = None
     bad: str | None = None
     """Why its training does not count, where it does not."""
     diverged: bool = False
@@ -62,7 +62,7 @@ class Expected:
     names: Sequence[str]
 
 
-def read(note: codec.Note, tensors: codec.Tensors, expected: Expected) -> Answer:
+def read(note: codec.Note, tensors: codec.Tensors, expected: Expected) -> ClientReply:
     """A client's answer, or one line that says what is wrong with it."""
     for key, value in (("run", expected.run), ("token", expected.token)):
         if note.get(key) != value:
@@ -74,27 +74,27 @@ def read(note: codec.Note, tensors: codec.Tensors, expected: Expected) -> Answer
     remarks = tuple(str(text) for text in note.get("remarks", ()))
     if "lost" in note:
         has = ", ".join(map(str, note.get("has", ()))) or "nothing"
-        return Answer(lost=f"the server accepted version {note['lost']}, it has {has}", remarks=remarks)
+        return ClientReply(lost=f"the server accepted version {note['lost']}, it has {has}", remarks=remarks)
     scores = _scores(note.get("scores"), expected) if expected.evaluated else None
     drift = _numbers(note.get("drift")) if expected.evaluated and note.get("drift") is not None else None
     if expected.round is None:
-        return Answer(scores, drift, remarks=remarks)
+        return ClientReply(scores, drift, remarks=remarks)
     trained = note.get("trained")
     if isinstance(trained, Mapping) and trained.get("finite") is False:
-        return Answer(scores, drift, bad="its update is not finite", diverged=True, remarks=remarks)
+        return ClientReply(scores, drift, bad="its update is not finite", diverged=True, remarks=remarks)
     try:
-        return Answer(scores, drift, _trained(trained, tensors, expected), remarks=remarks)
+        return ClientReply(scores, drift, _trained(trained, tensors, expected), remarks=remarks)
     except _NotFinite:
-        return Answer(scores, drift, bad="its update is not finite", diverged=True, remarks=remarks)
+        return ClientReply(scores, drift, bad="its update is not finite", diverged=True, remarks=remarks)
     except FedapmError as error:
-        return Answer(scores, drift, bad=str(error), remarks=remarks)
+        return ClientReply(scores, drift, bad=str(error), remarks=remarks)
 
 
 class _NotFinite(Exception):
     """An update that is no number."""
 
 
-def _trained(note: Any, tensors: codec.Tensors, expected: Expected) -> Trained:
+def _trained(note: Any, tensors: codec.Tensors, expected: Expected) -> TrainReply:
     if not isinstance(note, Mapping) or note.get("round") != expected.round:
         raise FedapmError(f"it has no result of round {expected.round}.")
     sums = {}
@@ -114,14 +114,14 @@ def _trained(note: Any, tensors: codec.Tensors, expected: Expected) -> Trained:
         raise FedapmError("its upload holds tensors that belong to no sum.")
     try:
         upload = Upload(sums, float(note["weight"]))
-        log = [Solved(**solved) for solved in note["log"]]
+        log = [SolveStats(**solved) for solved in note["log"]]
     except (KeyError, TypeError, ValueError) as error:
         raise FedapmError(f"its upload is not complete ({error}).") from None
     if not upload.is_finite():
         raise _NotFinite
     if upload.weight < 0:
         raise FedapmError(f"its weight {upload.weight} is negative.")
-    return Trained(upload, log)
+    return TrainReply(upload, log)
 
 
 def _scores(note: Any, expected: Expected) -> dict[str, dict[str, Score]] | None:

@@ -15,24 +15,24 @@ from filelock import Timeout
 from fedapm.core.network import Loss
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
-from fedapm.experiments.run import Plan
+from fedapm.experiments.run import RunSpec
 from fedapm.experiments.settings import differences
 from fedapm.flower.local.lock import lock_of
-from fedapm.flower.problem import Outline, server_problem, template
-from fedapm.flower.server.checkpoint import Keeper, Saved
+from fedapm.flower.problem import DataSummary, server_problem, template
+from fedapm.flower.server.checkpoint import Saved, ServerCheckpoints
 from fedapm.flower.server.contributions import Contributions
-from fedapm.flower.server.engine import GridEngine
-from fedapm.flower.server.exchange import Event, Gatherer
+from fedapm.flower.server.engine import FlowerEngine
+from fedapm.flower.server.exchange import Event, RoundExchange
 from fedapm.flower.server.ledger import Ledger
-from fedapm.flower.server.log import Lines
+from fedapm.flower.server.log import RoundLog
 from fedapm.flower.server.loop import Rounds
-from fedapm.flower.server.node_registry import Roll
+from fedapm.flower.server.node_registry import NodeRegistry
 from fedapm.flower.server.readmission import requested
 from fedapm.flower.server.replies import LOSSES, SCORES
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.traffic import MESSAGES, MessageLog
-from fedapm.flower.transport.transport import Link
+from fedapm.flower.transport.transport import Transport
 from fedapm.runs.files import read_json, remove_leftovers, write_atomic, write_json
 from fedapm.runs.records import (
     CHECKPOINTS,
@@ -46,8 +46,8 @@ from fedapm.runs.records import (
     is_run,
     load_run,
 )
-from fedapm.simulation.callbacks import Remarks, RunFolder
-from fedapm.simulation.loop import Observer, Progress
+from fedapm.simulation.callbacks import RecordWriter, Remarks
+from fedapm.simulation.loop import Callback, Progress
 from fedapm.simulation.problem import Model, Problem
 
 CONTRIBUTIONS, EVENTS = "contributions", "events.jsonl"
@@ -55,7 +55,7 @@ Tell = Callable[[str], None]
 
 
 def serve(
-    link: Link, deployment: Deployment, out: Path, tell: Tell, model: Model | None = None, loss: Loss | None = None
+    link: Transport, deployment: Deployment, out: Path, tell: Tell, model: Model | None = None, loss: Loss | None = None
 ) -> None:
     """Run an experiment to its end in a folder; a run that is there goes on, and a complete one is left as it is."""
     with _alone(out):
@@ -74,22 +74,22 @@ class Server:
     """One process's part in a run."""
 
     def __init__(
-        self, link: Link, deployment: Deployment, out: Path, tell: Tell, model: Model | None, loss: Loss | None
+        self, link: Transport, deployment: Deployment, out: Path, tell: Tell, model: Model | None, loss: Loss | None
     ) -> None:
         self.link, self.deployment, self.out, self.tell = link, deployment, out, tell
         self.model, self.loss = model, loss
         self.experiment, self.flower = deployment.experiment, deployment.flower
         self.events = JsonLines(out / EVENTS)
-        names = self.experiment.algorithm.remembers
+        names = self.experiment.algorithm.cumulative
         kept = bool(names) and self.flower.keep_contributions
         self.contributions = Contributions(out / CONTRIBUTIONS, names or ()) if kept else None
-        self.keeper = Keeper(out / CHECKPOINTS, self.contributions)
+        self.keeper = ServerCheckpoints(out / CHECKPOINTS, self.contributions)
 
     def run(self) -> None:
         """From the roll call to the end."""
         saved = self.keeper.load(self.tell) if is_run(self.out) else None
         run = saved.ledger.run if saved is not None else uuid.uuid4().hex
-        roll = Roll(self.deployment, run, self.tell)
+        roll = NodeRegistry(self.deployment, run, self.tell)
         roll.call(self.link, self.flower.wait, lambda called: not called.absent)
         outlines = self._population(roll, saved)
         problem = server_problem(self.experiment, outlines, self.model, self.loss)
@@ -103,7 +103,7 @@ class Server:
         progress = self._go_on(loop, saved) if saved is not None else self._begin(loop)
         folder.finish(progress, "complete")
 
-    def _population(self, roll: Roll, saved: Saved | None) -> dict[str, Outline]:
+    def _population(self, roll: NodeRegistry, saved: Saved | None) -> dict[str, DataSummary]:
         if saved is None:
             if roll.absent:
                 raise FedapmError(
@@ -121,7 +121,7 @@ class Server:
                 self._event(saved.progress.round, roll.ids[k], what)
         return saved.ledger.outlines
 
-    def _loop(self, problem: Problem, ledger: Ledger, roll: Roll) -> tuple[Rounds, RunFolder]:
+    def _loop(self, problem: Problem, ledger: Ledger, roll: NodeRegistry) -> tuple[Rounds, RecordWriter]:
         schedule = build.schedule(self.experiment.engine)
         algorithm = self.experiment.algorithm
         classified = next(iter(ledger.outlines.values())).classified
@@ -132,8 +132,8 @@ class Server:
             "names": SCORES if classified else LOSSES,
         }
         event: Event = self._event
-        gatherer = Gatherer(self.link, roll, self.flower, event, expected)
-        engine = GridEngine(
+        gatherer = RoundExchange(self.link, roll, self.flower, event, expected)
+        engine = FlowerEngine(
             gatherer,
             self.deployment,
             problem,
@@ -149,10 +149,10 @@ class Server:
         why = f"{len(ledger)} clients on nodes of their own"
         notes = {"engine": engine.name, "why": why, "run": ledger.run, "flower": self.deployment.notes()}
         write_json(self.out / ENGINE, notes)
-        folder = RunFolder(self.out, self._info(problem, ledger, schedule.rounds))
+        folder = RecordWriter(self.out, self._info(problem, ledger, schedule.rounds))
         log = MessageLog(self.out, self.link.traffic)
-        observers: list[Observer] = [folder, log, Remarks(engine, self.tell), Lines(schedule.rounds, self.tell)]
-        return Rounds(problem, algorithm, schedule, observers, engine, ledger, self.keeper), folder
+        callbacks: list[Callback] = [folder, log, Remarks(engine, self.tell), RoundLog(schedule.rounds, self.tell)]
+        return Rounds(problem, algorithm, schedule, callbacks, engine, ledger, self.keeper), folder
 
     def _begin(self, loop: Rounds) -> Progress:
         # a run that was killed before its first checkpoint may have left lines behind
@@ -177,7 +177,7 @@ class Server:
         return loop.resume(progress, saved.record if len(written) == progress.round else None)
 
     def _info(self, problem: Problem, ledger: Ledger, rounds: int) -> dict[str, Any]:
-        plan = Plan(problem, self.experiment.algorithm, build.schedule(self.experiment.engine), {})
+        plan = RunSpec(problem, self.experiment.algorithm, build.schedule(self.experiment.engine), {})
         clients = [
             {"id": client, "train": o.train, "test": o.test, "classes": o.different}
             for client, o in ledger.outlines.items()
@@ -206,7 +206,7 @@ def _check_same(out: Path, deployment: Deployment) -> None:
     """Refuse to go on with a run of other settings, other clients, or another engine."""
     config = out / CONFIG
     notes = read_json(out / ENGINE) if (out / ENGINE).is_file() else {}
-    if notes.get("engine") != GridEngine.name or not config.is_file():
+    if notes.get("engine") != FlowerEngine.name or not config.is_file():
         raise FedapmError(f"{out} holds a run that is not one on Flower ({INFO}); choose another folder.")
     old, new = tomllib.loads(config.read_text("utf-8")), deployment.experiment.tables()
     changed = [setting for setting in differences(old, new) if setting not in WITHOUT_EFFECT]
@@ -221,7 +221,7 @@ def _check_same(out: Path, deployment: Deployment) -> None:
         raise FedapmError(f"{out} was run with other settings ({', '.join(changed)}); use them, or another folder.")
 
 
-def _check_alike(outlines: dict[str, Outline]) -> None:
+def _check_alike(outlines: dict[str, DataSummary]) -> None:
     """Refuse clients whose data cannot be one network's."""
     (first, expected), *others = outlines.items()
     for client, outline in others:

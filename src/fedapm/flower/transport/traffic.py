@@ -42,12 +42,12 @@ class MessageLog:
         self.lines, self.traffic = JsonLines(folder / MESSAGES), traffic
         self._told = Traffic()
 
-    def on_round(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Add a line."""
         del record, seconds
         now, before = asdict(self.traffic), asdict(self._told)
         self.lines.append({"round": progress.round} | {name: now[name] - before[name] for name in now})
         self._told = replace(self.traffic)
 
-    def on_stop(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, progress: Progress, status: str) -> None:
         """Nothing to close."""

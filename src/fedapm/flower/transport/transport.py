@@ -21,7 +21,7 @@ POLL = 0.5
 
 
 @dataclass(frozen=True)
-class Heard:
+class NodeReply:
     """A node's reply, or why there is none."""
 
     node: int
@@ -30,7 +30,7 @@ class Heard:
     problem: str | None = None
 
 
-class Link:
+class Transport:
     """The grid and a clock."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Link:
 class Exchange:
     """One announcement: whatever is sent in it, however often, its replies are heard here and nowhere else."""
 
-    def __init__(self, link: Link, kind: str, group: str, lifetime: float) -> None:
+    def __init__(self, link: Transport, kind: str, group: str, lifetime: float) -> None:
         self.link, self.kind, self.group, self.lifetime = link, kind, group, lifetime
         self._open: dict[str, int] = {}
 
@@ -59,7 +59,7 @@ class Exchange:
         """The nodes that have a message and have not replied to it."""
         return set(self._open.values())
 
-    def send(self, letters: Mapping[int, RecordDict]) -> list[Heard]:
+    def send(self, letters: Mapping[int, RecordDict]) -> list[NodeReply]:
         """Send each node its message; what cannot be sent is told at once."""
         messages = [
             Message(content, node, self.kind, ttl=self.lifetime, group_id=self.group)
@@ -73,10 +73,10 @@ class Exchange:
                 self._open[id] = node
                 self.link.traffic.out(content)
             else:
-                failed.append(Heard(node, problem="the SuperLink did not take the message"))
+                failed.append(NodeReply(node, problem="the SuperLink did not take the message"))
         return failed
 
-    def listen(self) -> list[Heard]:
+    def listen(self) -> list[NodeReply]:
         """The replies that have come since."""
         if not self._open:
             return []
@@ -91,11 +91,11 @@ class Exchange:
         return heard
 
 
-def _heard(node: int, message: Message) -> Heard:
+def _heard(node: int, message: Message) -> NodeReply:
     if message.has_error():
         reason = (message.error.reason or "").strip()
-        return Heard(node, problem=reason.splitlines()[-1] if reason else f"error {message.error.code}")
+        return NodeReply(node, problem=reason.splitlines()[-1] if reason else f"error {message.error.code}")
     try:
-        return Heard(node, *codec.decode(message.content))
+        return NodeReply(node, *codec.decode(message.content))
     except FedapmError as error:
-        return Heard(node, problem=str(error))
+        return NodeReply(node, problem=str(error))

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
-from matplotlib.path import Path as Outline
+from matplotlib.path import Path as MplPath
 
 from fedapm.report.comparison.clients import ClientRow, ClientScores
 from fedapm.report.comparison.summary import Column, SummaryRow
@@ -106,19 +106,25 @@ def _draw_quantiles(axes: Axes, values: np.ndarray, place: int, colour: str) -> 
     axes.plot([first, third], [place, place], color=colour, linewidth=6, alpha=0.6, solid_capstyle="butt")
 
 
-def _bars(heights: Sequence[float]) -> Outline:
+def _bars(heights: Sequence[float]) -> MplPath:
     """All bars as one outline: a page with 500 clients and 14 methods stays small."""
     half = 0.36 if len(heights) <= 120 else 0.5
-    corners, codes = [(0.0, 0.0)], [Outline.MOVETO]
+    corners, codes = [(0.0, 0.0)], [MplPath.MOVETO]
     for place, height in enumerate(heights):
         if height:
             left, right = place - half, place + half
             corners += [(left, 0.0), (left, height), (right, height), (right, 0.0), (left, 0.0)]
-            codes += [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY]
-    return Outline(corners, codes)
+            codes += [
+                MplPath.MOVETO,
+                MplPath.LINETO,
+                MplPath.LINETO,
+                MplPath.LINETO,
+                MplPath.CLOSEPOLY,
+            ]
+    return MplPath(corners, codes)
 
 
-def _pale(bars: Outline, style: Style, clients: int) -> PathPatch:
+def _pale(bars: MplPath, style: Style, clients: int) -> PathPatch:
     """Losses: hatched, or a light tint where bars are too thin for a hatch."""
     if clients > MOST_HATCHED:
         return PathPatch(bars, facecolor=style.colour, edgecolor="none", alpha=0.5)

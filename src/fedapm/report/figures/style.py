@@ -12,7 +12,7 @@ from typing import Literal
 
 from markupsafe import Markup
 from matplotlib.markers import MarkerStyle
-from matplotlib.path import Path as Outline
+from matplotlib.path import Path as DataSummary
 
 from fedapm.report.comparison.series import Series
 
@@ -81,10 +81,10 @@ def _markers() -> tuple[str, ...]:
 def _outline(marker: str) -> str:
     style = MarkerStyle(marker)
     path = style.get_path().transformed(style.get_transform())
-    letters = {Outline.MOVETO: "M", Outline.LINETO: "L", Outline.CURVE3: "Q", Outline.CURVE4: "C"}
+    letters = {DataSummary.MOVETO: "M", DataSummary.LINETO: "L", DataSummary.CURVE3: "Q", DataSummary.CURVE4: "C"}
     pieces = []
     for points, code in path.iter_segments(simplify=False):
-        if code == Outline.CLOSEPOLY:
+        if code == DataSummary.CLOSEPOLY:
             pieces.append("Z")
             continue
         places = [f"{14 + 8.5 * x:.2f} {7 - 8.5 * y:.2f}" for x, y in points.reshape(-1, 2)]

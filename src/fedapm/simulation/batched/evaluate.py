@@ -9,40 +9,40 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedapm.core.batched import NotTogether
+from fedapm.core.batched import NotBatchable
 from fedapm.core.metrics import Score
 from fedapm.core.vec import Vec
 from fedapm.simulation.batched import scores
 from fedapm.simulation.batched.losses import losses
-from fedapm.simulation.batched.network import Chain, Program
+from fedapm.simulation.batched.network import BatchedNetwork, LinearChain
 from fedapm.simulation.batched.task import side_by_side
 from fedapm.simulation.problem import Problem
 
 
-def scorable(problem: Problem, program: Program, clients: Sequence[int]) -> bool:
+def scorable(problem: Problem, program: BatchedNetwork, clients: Sequence[int]) -> bool:
     """Whether this is a plain classification by fully connected layers, on clients that all have test data."""
-    if not isinstance(program, Chain) or problem.network(clients[0]).loss is not functional.cross_entropy:
+    if not isinstance(program, LinearChain) or problem.network(clients[0]).loss is not functional.cross_entropy:
         return False
     data = [problem.federation[k] for k in clients]
     return all(len(c.test) and c.test.classified and c.train.classified and c.train.targets.dim() == 1 for c in data)
 
 
 @torch.no_grad()
-def score(problem: Problem, program: Program, clients: Sequence[int], u: Vec, v: Vec) -> list[dict[str, Score]]:
+def score(problem: Problem, program: BatchedNetwork, clients: Sequence[int], u: Vec, v: Vec) -> list[dict[str, Score]]:
     """What the sequential engine says of each of these clients with the models (u, v), stacked or shared."""
     network = problem.network(clients[0])
     network.module.eval()
     parameters = {**network.read(network.split.frozen), **u, **v}
-    stacked = frozenset(n for part in (u, v) if part.stacked for n in part)
+    batched = frozenset(n for part in (u, v) if part.batched for n in part)
 
     def outputs(part: Literal["train", "test"]) -> tuple[Tensor, Tensor, Tensor]:
         data = [problem.samples(k, part) for k in clients]
         inputs = [side_by_side([d.inputs[k] for d in data]) for k in range(len(data[0].inputs))]
         targets = side_by_side([d.targets for d in data])
         sizes = torch.tensor([len(d) for d in data], device=targets.device)
-        made: Tensor = program.outputs(parameters, stacked, inputs)
+        made: Tensor = program.outputs(parameters, batched, inputs)
         if made.dim() != 3 or made.shape[2] < 2 or int(targets.max()) >= made.shape[2]:
-            raise NotTogether("the network does not give a score for each class")
+            raise NotBatchable("the network does not give a score for each class")
         return made, targets, torch.arange(targets.shape[1], device=targets.device) < sizes.unsqueeze(1)
 
     fitted, trained_on, in_train = outputs("train")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Parameters = Mapping[str, Tensor]
-Stacked = frozenset[str]
+BatchedNames = frozenset[str]
 """The names of parameters that have a first dimension of clients."""
 Grads = dict[str, Tensor]
 
@@ -26,13 +26,13 @@ class Layer(Protocol):
     def names(self) -> tuple[str, ...]:
         """Its parameters."""
 
-    def forward(self, parameters: Parameters, stacked: Stacked, x: Tensor) -> Tensor:
+    def forward(self, parameters: Parameters, batched: BatchedNames, x: Tensor) -> Tensor:
         """Its output y."""
 
     def grads(self, x: Tensor, dy: Tensor) -> Grads:
         """The gradients in its parameters, given that in y."""
 
-    def back(self, parameters: Parameters, stacked: Stacked, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+    def back(self, parameters: Parameters, batched: BatchedNames, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
         """The gradient in x, given that in y."""
 
 
@@ -48,31 +48,31 @@ class Linear:
         """W and b."""
         return (f"{self.name}.weight", f"{self.name}.bias") if self.bias else (f"{self.name}.weight",)
 
-    def forward(self, parameters: Parameters, stacked: Stacked, x: Tensor) -> Tensor:
+    def forward(self, parameters: Parameters, batched: BatchedNames, x: Tensor) -> Tensor:
         """A batched product, or one large product where W is the same for all."""
         w_name, b_name = f"{self.name}.weight", f"{self.name}.bias"
         w, b = parameters[w_name], parameters[b_name] if self.bias else None
-        if w_name not in stacked:
+        if w_name not in batched:
             y = functional.linear(x, w)
-        elif b is not None and b_name in stacked:
+        elif b is not None and b_name in batched:
             return torch.baddbmm(b.unsqueeze(1), x, w.transpose(1, 2))
         else:
             y = torch.bmm(x, w.transpose(1, 2))
         if b is None:
             return y
-        return y + (b.unsqueeze(1) if b_name in stacked else b)
+        return y + (b.unsqueeze(1) if b_name in batched else b)
 
     def grads(self, x: Tensor, dy: Tensor) -> Grads:
         """Those in W, dyᵀ·x, and in b, Σ dy."""
         found = {f"{self.name}.weight": torch.bmm(dy.transpose(1, 2), x)}
         return found | {f"{self.name}.bias": dy.sum(1)} if self.bias else found
 
-    def back(self, parameters: Parameters, stacked: Stacked, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+    def back(self, parameters: Parameters, batched: BatchedNames, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
         """The product dy·W."""
         del x, y
         w_name = f"{self.name}.weight"
         w = parameters[w_name]
-        return torch.bmm(dy, w) if w_name in stacked else dy @ w
+        return torch.bmm(dy, w) if w_name in batched else dy @ w
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Elementwise:
     """dx, of dy and y."""
     names: tuple[str, ...] = ()
 
-    def forward(self, parameters: Parameters, stacked: Stacked, x: Tensor) -> Tensor:
+    def forward(self, parameters: Parameters, batched: BatchedNames, x: Tensor) -> Tensor:
         """f(x)."""
-        del parameters, stacked
+        del parameters, batched
         return self.function(x)
 
     def grads(self, x: Tensor, dy: Tensor) -> Grads:
@@ -94,9 +94,9 @@ class Elementwise:
         del x, dy
         return {}
 
-    def back(self, parameters: Parameters, stacked: Stacked, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+    def back(self, parameters: Parameters, batched: BatchedNames, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
         """f′(x)·dy."""
-        del parameters, stacked, x
+        del parameters, batched, x
         return self.slope(dy, y)
 
 
@@ -112,9 +112,9 @@ class Flatten:
 
     names: tuple[str, ...] = ()
 
-    def forward(self, parameters: Parameters, stacked: Stacked, x: Tensor) -> Tensor:
+    def forward(self, parameters: Parameters, batched: BatchedNames, x: Tensor) -> Tensor:
         """(clients, samples, coordinates)."""
-        del parameters, stacked
+        del parameters, batched
         return x.flatten(2)
 
     def grads(self, x: Tensor, dy: Tensor) -> Grads:
@@ -122,7 +122,7 @@ class Flatten:
         del x, dy
         return {}
 
-    def back(self, parameters: Parameters, stacked: Stacked, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+    def back(self, parameters: Parameters, batched: BatchedNames, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
         """The same numbers in their old shape."""
-        del parameters, stacked, y
+        del parameters, batched, y
         return dy.view(x.shape)

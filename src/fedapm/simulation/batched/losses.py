@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedapm.core.batched import NotTogether
+from fedapm.core.batched import NotBatchable
 from fedapm.core.network import Loss
 from fedapm.simulation.problem import squared_error
 
 
-class Losses(Protocol):
+class BatchedLoss(Protocol):
     """Every client's loss, of the network's outputs."""
 
     def __call__(self, outputs: Any) -> Tensor:
@@ -24,7 +24,7 @@ class Losses(Protocol):
         """The losses, and the gradient of their sum in the outputs."""
 
 
-def losses(loss: Loss, targets: Tensor, weights: Tensor | None) -> Losses:
+def losses(loss: Loss, targets: Tensor, weights: Tensor | None) -> BatchedLoss:
     """The losses on one batch of each client; weights say how much each sample counts where batches differ in size."""
     if loss is functional.cross_entropy and targets.dim() == 2 and not targets.is_floating_point():
         return CrossEntropy(targets, weights)
@@ -45,7 +45,7 @@ class Plain:
             squares = (outputs.reshape(self.targets.shape) - self.targets).square()
             return _mean(squares.reshape(*self.targets.shape[:2], -1).mean(-1), self.weights)
         if self.weights is not None:
-            raise NotTogether("clients' batches differ in size, and the loss is not known to be a mean over samples")
+            raise NotBatchable("clients' batches differ in size, and the loss is not known to be a mean over samples")
         found: Tensor = torch.vmap(self.loss)(outputs, self.targets)
         return found
 

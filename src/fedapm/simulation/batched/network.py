@@ -19,38 +19,43 @@ from fedapm.simulation.batched.layers import (
     RELU,
     SIGMOID,
     TANH,
+    BatchedNames,
     Flatten,
     Grads,
     Layer,
     Linear,
     Parameters,
-    Stacked,
 )
-from fedapm.simulation.batched.losses import Losses
+from fedapm.simulation.batched.losses import BatchedLoss
 
 MODULES = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID, nn.Identity: IDENTITY}
-METHODS = {"relu": RELU, "tanh": TANH, "sigmoid": SIGMOID}
+TENSOR_METHODS = {"relu": RELU, "tanh": TANH, "sigmoid": SIGMOID}
 FUNCTIONS = {torch.relu: RELU, torch.tanh: TANH, torch.sigmoid: SIGMOID, functional.relu: RELU}
 
 
-class Program(Protocol):
+class BatchedNetwork(Protocol):
     """A network's forward and backward pass for several clients. Inputs are (clients, samples, …)."""
 
-    def cut(self, trained: Collection[str]) -> tuple[Program | None, Program]:
+    def cut(self, trained: Collection[str]) -> tuple[BatchedNetwork | None, BatchedNetwork]:
         """The part that training does not change, if it can be had by itself, and the rest."""
 
-    def outputs(self, parameters: Parameters, stacked: Stacked, inputs: Sequence[Tensor]) -> Any:
+    def outputs(self, parameters: Parameters, batched: BatchedNames, inputs: Sequence[Tensor]) -> Any:
         """What the network says."""
 
     def gradient(
-        self, parameters: Parameters, stacked: Stacked, trained: Sequence[str], inputs: Sequence[Tensor], losses: Losses
+        self,
+        parameters: Parameters,
+        batched: BatchedNames,
+        trained: Sequence[str],
+        inputs: Sequence[Tensor],
+        losses: BatchedLoss,
     ) -> tuple[list[Tensor], Tensor]:
         """Every client's gradient of its loss in the trained parameters, and the losses."""
 
 
-def program(module: nn.Module) -> Program:
+def program(module: nn.Module) -> BatchedNetwork:
     """The module for several clients."""
-    return _linear(module) or Mapped(module)
+    return _linear(module) or VmapNetwork(module)
 
 
 def linear(module: nn.Module) -> bool:
@@ -59,61 +64,71 @@ def linear(module: nn.Module) -> bool:
 
 
 @dataclass(frozen=True)
-class Mapped:
+class VmapNetwork:
     """Any network that vmap takes."""
 
     module: nn.Module
 
-    def cut(self, trained: Collection[str]) -> tuple[Program | None, Program]:
+    def cut(self, trained: Collection[str]) -> tuple[BatchedNetwork | None, BatchedNetwork]:
         """It is one piece."""
         del trained
         return None, self
 
-    def outputs(self, parameters: Parameters, stacked: Stacked, inputs: Sequence[Tensor]) -> Any:
+    def outputs(self, parameters: Parameters, batched: BatchedNames, inputs: Sequence[Tensor]) -> Any:
         """The module mapped over clients."""
 
         def one(own: Parameters, *parts: Tensor) -> Any:
             return functional_call(self.module, dict(own), parts)
 
-        dimensions = {name: 0 if name in stacked else None for name in parameters}
+        dimensions = {name: 0 if name in batched else None for name in parameters}
         return torch.vmap(one, in_dims=(dimensions, *[0] * len(inputs)))(dict(parameters), *inputs)
 
     def gradient(
-        self, parameters: Parameters, stacked: Stacked, trained: Sequence[str], inputs: Sequence[Tensor], losses: Losses
+        self,
+        parameters: Parameters,
+        batched: BatchedNames,
+        trained: Sequence[str],
+        inputs: Sequence[Tensor],
+        losses: BatchedLoss,
     ) -> tuple[list[Tensor], Tensor]:
         """By autograd."""
         active = {n: parameters[n].detach().requires_grad_(True) for n in trained}
-        found = losses(self.outputs({**parameters, **active}, stacked, inputs))
+        found = losses(self.outputs({**parameters, **active}, batched, inputs))
         grads = torch.autograd.grad(found.sum(), [*active.values()], materialize_grads=True, allow_unused=True)
         return list(grads), found.detach()
 
 
 @dataclass(frozen=True)
-class Chain:
+class LinearChain:
     """Layers one after the other, with their backward pass written out."""
 
     layers: tuple[Layer, ...]
 
-    def cut(self, trained: Collection[str]) -> tuple[Program | None, Program]:
+    def cut(self, trained: Collection[str]) -> tuple[BatchedNetwork | None, BatchedNetwork]:
         """Before and from the first layer that is trained."""
         place = next((k for k, layer in enumerate(self.layers) if set(layer.names) & set(trained)), 0)
-        return (Chain(self.layers[:place]) if place else None), Chain(self.layers[place:])
+        return (LinearChain(self.layers[:place]) if place else None), LinearChain(self.layers[place:])
 
-    def outputs(self, parameters: Parameters, stacked: Stacked, inputs: Sequence[Tensor]) -> Tensor:
+    def outputs(self, parameters: Parameters, batched: BatchedNames, inputs: Sequence[Tensor]) -> Tensor:
         """The last layer's."""
         (x,) = inputs
         for layer in self.layers:
-            x = layer.forward(parameters, stacked, x)
+            x = layer.forward(parameters, batched, x)
         return x
 
     @torch.no_grad()
     def gradient(
-        self, parameters: Parameters, stacked: Stacked, trained: Sequence[str], inputs: Sequence[Tensor], losses: Losses
+        self,
+        parameters: Parameters,
+        batched: BatchedNames,
+        trained: Sequence[str],
+        inputs: Sequence[Tensor],
+        losses: BatchedLoss,
     ) -> tuple[list[Tensor], Tensor]:
         """By the chain rule, back to the first layer that is trained."""
         values = [*inputs]
         for layer in self.layers:
-            values.append(layer.forward(parameters, stacked, values[-1]))
+            values.append(layer.forward(parameters, batched, values[-1]))
         found, dy = losses.slope(values[-1])
         grads = Grads()
         for k in range(len(self.layers) - 1, -1, -1):
@@ -122,11 +137,11 @@ class Chain:
                 for name, grad in layer.grads(x, dy).items():
                     grads[name] = grads[name] + grad if name in grads else grad
             if k:
-                dy = layer.back(parameters, stacked, x, values[k + 1], dy)
+                dy = layer.back(parameters, batched, x, values[k + 1], dy)
         return [grads[n] if n in grads else torch.zeros_like(parameters[n]) for n in trained], found
 
 
-def _linear(module: nn.Module) -> Chain | None:
+def _linear(module: nn.Module) -> LinearChain | None:
     """The chain that the network is, if it is nothing but fully connected layers and simple functions."""
     try:
         graph = fx.symbolic_trace(module).graph
@@ -137,7 +152,7 @@ def _linear(module: nn.Module) -> Chain | None:
     last: fx.Node | None = None
     for node in graph.nodes:
         if node.op == "output":
-            return Chain(tuple(layers)) if node.args[0] is last else None
+            return LinearChain(tuple(layers)) if node.args[0] is last else None
         if last is not None and (not node.args or node.args[0] is not last):
             return None
         if node.op == "placeholder":
@@ -164,7 +179,7 @@ def _layer(node: fx.Node, parts: Mapping[str, nn.Module]) -> Layer | None:
     if node.op == "call_method":
         if node.target == "flatten" and flat:
             return Flatten()
-        return METHODS.get(str(node.target)) if len(node.args) == 1 else None
+        return TENSOR_METHODS.get(str(node.target)) if len(node.args) == 1 else None
     if node.op == "call_function":
         if node.target is torch.flatten and flat:
             return Flatten()

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fedapm.core import random
-from fedapm.core.batched import Each, NotTogether, Stack
+from fedapm.core.batched import BatchedVec, NotBatchable, PerClient
 from fedapm.core.network import Loss, Network
 from fedapm.core.samples import Samples
-from fedapm.core.solver import Epochs, Prox, Solved, Solver, Stop, Terms
+from fedapm.core.solver import Epochs, Objective, Prox, SGDConfig, SolveStats, StopRule
 from fedapm.core.vec import Vec
 from fedapm.simulation.batched.losses import losses
-from fedapm.simulation.batched.network import Program
+from fedapm.simulation.batched.network import BatchedNetwork
 from fedapm.simulation.problem import Problem
 
 WIDEST = 4
@@ -41,48 +41,48 @@ class Batch:
         return len(self.sizes)
 
 
-class Cohort:
+class BatchedTask:
     """Several clients' local problems, larger clients first. It answers as a Task does, for all of them."""
 
-    def __init__(self, problem: Problem, clients: Sequence[int], round: int, program: Program) -> None:
+    def __init__(self, problem: Problem, clients: Sequence[int], round: int, program: BatchedNetwork) -> None:
         self.clients, self.round, self.program = clients, round, program
         self.network: Network = problem.network(clients[0])
-        self.solver: Solver = problem.solver
+        self.solver: SGDConfig = problem.solver
         self.unit = problem.unit
         self.seed = problem.seed
         self.lr_factor = problem.solver.schedule(max(round - 1, 0), problem.rounds)
         alphas = [problem.alphas[k] for k in clients]
         device = problem.device
         uniform = len(set(alphas)) == 1
-        self.alpha: Any = alphas[0] if uniform else Each(torch.tensor(alphas, dtype=torch.float64, device=device))
+        self.alpha: Any = alphas[0] if uniform else PerClient(torch.tensor(alphas, dtype=torch.float64, device=device))
         data = [problem.samples(k, "train") for k in clients]
         self.sizes = tuple(d.targets.shape[0] for d in data)
         self._inputs = tuple(side_by_side([d.inputs[k] for d in data]) for k in range(len(data[0].inputs)))
         self._targets = side_by_side([d.targets for d in data])
         self._classified = data[0].classified
-        self._streams = [random.torch_stream(self.seed, "batches", k, round) for k in clients]
+        self._streams = [random.torch_generator(self.seed, "batches", k, round) for k in clients]
         known = {n: _bounds(n, self.solver.batch_size) for n in set(self.sizes)}
         self._bounds = [known[n] for n in self.sizes]
-        self.log: list[Solved] = []
+        self.log: list[SolveStats] = []
         self.losses: Tensor | None = None
         """The mean loss of each client in the last phase's last epoch."""
 
     @property
     def train(self) -> Samples:
         """Not to be had for several clients."""
-        raise NotTogether("the method looks at a client's data itself")
+        raise NotBatchable("the method looks at a client's data itself")
 
-    def minimise(
+    def minimize(
         self,
         start: Vec,
-        given: Vec | None = None,
+        fixed: Vec | None = None,
         *,
         weight: Any = None,
         linear: Vec | None = None,
         prox: Prox | None = None,
-        stop: Stop | None = None,
+        stop: StopRule | None = None,
         lr: float | None = None,
-        on: Batch | None = None,
+        batch: Batch | None = None,
         loss: Loss | None = None,
     ) -> Vec:
         """Minimise weight·f + ⟨linear, p⟩ + prox over the parameters named in ``start``, for every client."""
@@ -90,27 +90,27 @@ class Cohort:
             return start
         stop = stop or Epochs(self.solver.epochs)
         if not isinstance(stop, Epochs):
-            raise NotTogether("the ξ-rule lets every client stop at a time of its own")
-        terms = Terms(self.unit if weight is None else weight, self._decay(start.names), linear, prox)
-        descent = _Descent(self, start, given or Vec(), terms, self.step_size(lr), loss or self.network.loss)
+            raise NotBatchable("the ξ-rule lets every client stop at a time of its own")
+        terms = Objective(self.unit if weight is None else weight, self._decay(start.names), linear, prox)
+        descent = _BatchedSGD(self, start, fixed or Vec(), terms, self.step_size(lr), loss or self.network.loss)
         self.network.module.train()
         counted: list[tuple[Batch, Tensor]] = []
-        inputs = descent.keep(self._inputs) if on is None and stop.count else self._inputs
+        inputs = descent.keep(self._inputs) if batch is None and stop.count else self._inputs
         for _ in range(stop.count):
-            batches = self._again(on) if on is not None else self._epoch(inputs)
-            counted = [(batch, descent.step(batch)) for batch in batches]
-        self.losses = self._mean_losses(counted, self.sizes if on is None else on.sizes)
-        steps = [stop.count * (len(b) if on is None else 1) for b in self._bounds]
-        share = 1.0 if on is None else sum(on.sizes) / sum(self.sizes)
+            batches = self._again(batch) if batch is not None else self._epoch(inputs)
+            counted = [(each, descent.step(each)) for each in batches]
+        self.losses = self._mean_losses(counted, self.sizes if batch is None else batch.sizes)
+        steps = [stop.count * (len(b) if batch is None else 1) for b in self._bounds]
+        share = 1.0 if batch is None else sum(batch.sizes) / sum(self.sizes)
         same = len(set(steps)) == 1
-        count: Any = steps[0] if same else Each(torch.tensor(steps, dtype=torch.float64))
-        self.log.append(Solved(stop.count * share, None, steps=count))
+        count: Any = steps[0] if same else PerClient(torch.tensor(steps, dtype=torch.float64))
+        self.log.append(SolveStats(stop.count * share, None, steps=count))
         return descent.found()
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         """The mini-batches of some epochs; a client that has no more batches in an epoch is left out."""
         if epochs is None and len({len(b) for b in self._bounds}) > 1:
-            raise NotTogether("the method goes through the batches itself, and clients have different numbers of them")
+            raise NotBatchable("the method goes through the batches itself, and clients have different numbers of them")
         for _ in range(self.solver.epochs if epochs is None else epochs):
             yield from self._epoch(self._inputs)
 
@@ -127,35 +127,35 @@ class Cohort:
             weights = _weights(sizes, last - first, targets.device) if len(set(sizes)) > 1 else None
             yield Batch(part, targets[: len(active), first:last], weights, sizes)
 
-    def some(self, share: float) -> Iterator[Batch]:
+    def sample_batches(self, share: float) -> Iterator[Batch]:
         """Not to be had for several clients."""
         del share
-        raise NotTogether("the method takes a part of each client's data")
+        raise NotBatchable("the method takes a part of each client's data")
 
     def step_size(self, lr: float | None = None) -> float:
         """The step size in this round."""
         return (self.solver.lr if lr is None else lr) * self.lr_factor
 
-    def gradient(self, at: Vec, given: Vec | None = None, on: Batch | None = None) -> Vec:
+    def gradient(self, at: Vec, fixed: Vec | None = None, batch: Batch | None = None) -> Vec:
         """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""
-        if on is None:
+        if batch is None:
             weights = _weights(self.sizes, self._targets.shape[1], self._targets.device)
-            on = Batch(self._inputs, self._targets, weights if len(set(self.sizes)) > 1 else None, self.sizes)
-        descent = _Descent(self, at, given or Vec(), Terms(1.0), 0.0, self.network.loss)
+            batch = Batch(self._inputs, self._targets, weights if len(set(self.sizes)) > 1 else None, self.sizes)
+        descent = _BatchedSGD(self, at, fixed or Vec(), Objective(1.0), 0.0, self.network.loss)
         self.network.module.eval()
-        grads, _ = descent.gradient(on)
-        return Stack(dict(zip(at.names, grads, strict=True))) + self._decay(at.names) * at
+        grads, _ = descent.gradient(batch)
+        return BatchedVec(dict(zip(at.names, grads, strict=True))) + self._decay(at.names) * at
 
     def _decay(self, names: Sequence[str]) -> float:
         decay = self.solver.decay(names, self.network.split.personal)
         if isinstance(decay, Mapping):
-            raise NotTogether("shared and personal parameters with an L2 term each are trained at once")
+            raise NotBatchable("shared and personal parameters with an L2 term each are trained at once")
         return decay
 
     def value(self, *parts: Vec) -> float:
         """Not to be had for several clients."""
         del parts
-        raise NotTogether("the method asks for the value of the loss")
+        raise NotBatchable("the method asks for the value of the loss")
 
     def _mean_losses(self, counted: Sequence[tuple[Batch, Tensor]], sizes: Sequence[int]) -> Tensor | None:
         if not counted:
@@ -177,17 +177,17 @@ class Cohort:
         return side_by_side(orders).to(self._targets.device)
 
 
-class _Descent:
+class _BatchedSGD:
     """SGD on stacked parameters, in place."""
 
-    def __init__(self, cohort: Cohort, start: Vec, given: Vec, terms: Terms, lr: float, loss: Loss) -> None:
+    def __init__(self, cohort: BatchedTask, start: Vec, given: Vec, terms: Objective, lr: float, loss: Loss) -> None:
         self.cohort, self.terms, self.lr, self.loss = cohort, terms, lr, loss
         count = len(cohort.clients)
         self.names = start.names
-        self._p = [_own(t, start.stacked, count) for t in start.values()]
+        self._p = [_own(t, start.batched, count) for t in start.values()]
         network = cohort.network
         self._fixed = {**network.read(network.split.frozen), **given}
-        self._stacked = frozenset(self.names) | (frozenset(given) if given.stacked else frozenset())
+        self._stacked = frozenset(self.names) | (frozenset(given) if given.batched else frozenset())
         offset = terms.offset(self.names)
         self._slope: Any = terms.slope(self.names)
         self._offset = None if offset is None else [o.expand_as(p) for o, p in zip(offset, self._p, strict=True)]
@@ -195,9 +195,9 @@ class _Descent:
         self._program = cohort.program
         self._active: tuple[int, dict[str, Tensor]] = (0, {})
 
-    def found(self) -> Stack:
+    def found(self) -> BatchedVec:
         """The parameters as they are now."""
-        return Stack(dict(zip(self.names, self._p, strict=True)))
+        return BatchedVec(dict(zip(self.names, self._p, strict=True)))
 
     def keep(self, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
         """What the layers before the first trained one make of all samples, computed once for all steps.
@@ -240,7 +240,7 @@ class _Descent:
         weight, slope, lr, momentum = self.terms.weight, self._slope, self.lr, self.cohort.solver.momentum
         grads = _scaled(grads, weight, count)
         if not momentum:
-            if not isinstance(slope, Each):
+            if not isinstance(slope, PerClient):
                 if slope:
                     torch._foreach_mul_(parameters, 1 - lr * slope)
             else:
@@ -249,7 +249,7 @@ class _Descent:
             if offset is not None:
                 torch._foreach_add_(parameters, offset, alpha=-lr)
             return
-        if isinstance(slope, Each) or slope:
+        if isinstance(slope, PerClient) or slope:
             torch._foreach_add_(grads, _scaled(parameters, slope, count))
         if offset is not None:
             torch._foreach_add_(grads, offset)
@@ -261,14 +261,14 @@ class _Descent:
         torch._foreach_add_(parameters, velocity, alpha=-lr)
 
 
-def _own(tensor: Tensor, stacked: bool, count: int) -> Tensor:
-    wide = tensor if stacked else tensor.expand(count, *tensor.shape)
+def _own(tensor: Tensor, batched: bool, count: int) -> Tensor:
+    wide = tensor if batched else tensor.expand(count, *tensor.shape)
     return wide.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _scaled(tensors: list[Tensor], factor: Any, count: int) -> list[Tensor]:
-    if isinstance(factor, Each):
-        some = Each(factor.values[:count])
+    if isinstance(factor, PerClient):
+        some = PerClient(factor.values[:count])
         return [t * some.over(t) for t in tensors]
     return tensors if factor == 1 else list(torch._foreach_mul(tensors, factor))
 

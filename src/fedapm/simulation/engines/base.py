@@ -7,30 +7,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedapm.core.algorithm import Reply, State, Total
+from fedapm.core.algorithm import Aggregate, ClientUpdate, State
 from fedapm.core.metrics import Score
-from fedapm.core.solver import Solved
+from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec, mean
-from fedapm.simulation.stores.base import Kept, Store
+from fedapm.simulation.stores.base import ClientState, Store
 
 Undo = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Done:
+class ClientResult:
     """One client's finished round."""
 
     client: int
-    reply: Reply
+    reply: ClientUpdate
     buffers: Vec
-    log: list[Solved]
+    log: list[SolveStats]
 
     def is_finite(self) -> bool:
         """Whether the client's work came out as numbers."""
         return self.reply.is_finite() and self.buffers.is_finite()
 
 
-class Work(Protocol):
+class RoundResult(Protocol):
     """The local work of a round, as the server and the record need it. Clients that diverged are left out."""
 
     @property
@@ -38,7 +38,7 @@ class Work(Protocol):
         """The clients whose work came out as numbers."""
 
     @property
-    def total(self) -> Total:
+    def total(self) -> Aggregate:
         """Their uploads, added up."""
 
     @property
@@ -67,24 +67,24 @@ class Engine(Protocol):
     def remarks(self) -> Sequence[str]:
         """What a user should know of how the run is computed."""
 
-    def work(self, clients: Sequence[int], down: State, store: Store, round: int) -> Work:
+    def run_round(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> RoundResult:
         """The local work of the selected clients."""
 
-    def evaluate(self, clients: Sequence[int], down: State, store: Store, view: str) -> Iterable[dict[str, Score]]:
+    def evaluate(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> Iterable[dict[str, Score]]:
         """Scores of the clients' models, each on its own data, in the order asked for."""
 
     def close(self) -> None:
         """Give back what the engine holds: processes, memory."""
 
 
-class Finished:
+class ClientResults:
     """Work done client by client."""
 
-    def __init__(self, done: Iterable[Done]) -> None:
+    def __init__(self, done: Iterable[ClientResult]) -> None:
         every = list(done)
         self._good = [d for d in every if d.is_finite()]
         self.good = [d.client for d in self._good]
-        self.total = Total.of(d.reply.upload for d in self._good)
+        self.total = Aggregate.of(d.reply.upload for d in self._good)
         self.bytes_up = sum(d.reply.upload.nbytes for d in every)
         self.local = local_work([d.log for d in self._good])
 
@@ -96,19 +96,19 @@ class Finished:
             return None
         copies = [d.reply.u.only(known) for d in self._good]
         u: Vec | None = server.vectors.get("u")
-        centre = u.only(known) if u is not None else mean(copies)
-        gaps = [copy - centre for copy in copies]
+        center = u.only(known) if u is not None else mean(copies)
+        gaps = [copy - center for copy in copies]
         drift = sum(t.double().norm().item() for gap in gaps for t in gap.values()) / len(gaps)
         return drift if math.isfinite(drift) else None
 
     def commit(self, store: Store) -> Undo:
         """Put the clients' new memories in place; the result takes that back."""
-        previous: Mapping[int, Kept] = {client: store.get(client) for client in self.good}
-        store.commit({d.client: Kept(d.reply.state, d.buffers) for d in self._good})
+        previous: Mapping[int, ClientState] = {client: store.get(client) for client in self.good}
+        store.commit({d.client: ClientState(d.reply.state, d.buffers) for d in self._good})
         return lambda: store.commit(previous)
 
 
-def local_work(logs: Sequence[Sequence[Solved]]) -> dict[str, float | int] | None:
+def local_work(logs: Sequence[Sequence[SolveStats]]) -> dict[str, float | int] | None:
     """What the local solvers of a round did, summed up for its record."""
     solved = [log for log in logs if log]
     if not solved:

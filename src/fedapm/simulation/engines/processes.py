@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from fedapm.core.algorithm import Algorithm, State
 from fedapm.core.metrics import Score
 from fedapm.errors import FedapmError
-from fedapm.simulation.engines.base import Finished
-from fedapm.simulation.engines.shared_memory import Arena, Full
-from fedapm.simulation.engines.worker import SLACK, Died, Worker
+from fedapm.simulation.engines.base import ClientResults
+from fedapm.simulation.engines.shared_memory import OutOfSpace, SharedMemory
+from fedapm.simulation.engines.worker import SLACK, ClientWorker, WorkerDied
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import Store
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 TRIES = 3
 
 
-class Processes:
+class ProcessEngine:
     """Runs clients in worker processes. Results are those of one process, to the bit."""
 
     name = "processes"
@@ -34,8 +34,8 @@ class Processes:
         self.count = workers or cores()
         self._said: list[str] = []
         self._size = 0
-        self._workers: list[Worker] = []
-        self._broadcast: Arena | None = None
+        self._workers: list[ClientWorker] = []
+        self._broadcast: SharedMemory | None = None
         self._spoken = 0
 
     @property
@@ -43,19 +43,19 @@ class Processes:
         """What the workers had to say."""
         return self._said
 
-    def work(self, clients: Sequence[int], down: State, store: Store, round: int) -> Finished:
+    def run_round(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> ClientResults:
         """The local work of the selected clients."""
-        done = self._all(clients, down, store, {"do": "train", "round": round}, Worker.done)
-        return Finished(done)
+        done = self._all(clients, broadcast, store, {"do": "train", "round": round}, ClientWorker.done)
+        return ClientResults(done)
 
-    def evaluate(self, clients: Sequence[int], down: State, store: Store, view: str) -> list[dict[str, Score]]:
+    def evaluate(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> list[dict[str, Score]]:
         """Scores of the clients' models, each on its own data."""
 
-        def scores(_: Worker, answer: Mapping[str, Any]) -> dict[str, Score]:
+        def scores(_: ClientWorker, answer: Mapping[str, Any]) -> dict[str, Score]:
             found: dict[str, Score] = answer["scores"]
             return found
 
-        return self._all(clients, down, store, {"do": "evaluate", "view": view}, scores)
+        return self._all(clients, broadcast, store, {"do": "evaluate", "view": view}, scores)
 
     def close(self) -> None:
         """End the workers."""
@@ -65,17 +65,17 @@ class Processes:
     def _all(
         self,
         clients: Sequence[int],
-        down: State,
+        broadcast: State,
         store: Store,
         message: Mapping[str, Any],
-        result: Callable[[Worker, Mapping[str, Any]], T],
+        result: Callable[[ClientWorker, Mapping[str, Any]], T],
     ) -> list[T]:
         """Every client's result, in the order asked for, whichever worker had it and when."""
         # the largest first, so that no worker is left with a large one at the end
         waiting = sorted(clients, key=lambda k: len(self.problem.federation[k].train))
         found: dict[int, T] = {}
         deaths: Counter[int] = Counter()
-        told = {**message, "broadcast": self._tell(down)}
+        told = {**message, "broadcast": self._tell(broadcast)}
         try:
             self._start(min(self.count, len(waiting)), store, clients)
             idle = list(self._workers)
@@ -84,10 +84,10 @@ class Processes:
                     worker, client = idle.pop(), waiting.pop()
                     try:
                         worker.ask(client, store.get(client), told)
-                    except Died:
+                    except WorkerDied:
                         waiting.append(client)
                         idle.append(self._replace(worker, client, deaths))
-                    except Full as full:
+                    except OutOfSpace as full:
                         waiting.append(client)
                         idle.append(self._grown(worker, full.needed))
                 busy = {w.connection: w for w in self._workers if w.client is not None}
@@ -96,7 +96,7 @@ class Processes:
                     client = worker.running
                     try:
                         answer = worker.answer()
-                    except Died:
+                    except WorkerDied:
                         waiting.append(client)
                         idle.append(self._replace(worker, client, deaths))
                         continue
@@ -115,13 +115,13 @@ class Processes:
             raise
         return [found[client] for client in clients]
 
-    def _tell(self, down: State) -> dict[str, Any]:
-        needed = down.nbytes + SLACK
+    def _tell(self, broadcast: State) -> dict[str, Any]:
+        needed = broadcast.nbytes + SLACK
         if self._broadcast is None or self._broadcast.size < needed:
             self.close()
-            self._broadcast = Arena(2 * needed)
+            self._broadcast = SharedMemory(2 * needed)
         self._spoken += 1
-        return {"key": self._spoken, "note": self._broadcast.write({"down": down})}
+        return {"key": self._spoken, "note": self._broadcast.write({"down": broadcast})}
 
     def _start(self, count: int, store: Store, clients: Sequence[int]) -> None:
         if not self._size:
@@ -130,22 +130,22 @@ class Processes:
         while len(self._workers) < count:
             self._workers.append(self._fork())
 
-    def _fork(self) -> Worker:
+    def _fork(self) -> ClientWorker:
         assert self._broadcast is not None
         others = [w.connection for w in self._workers]
-        return Worker(self.problem, self.algorithm, self._broadcast, self._size, others)
+        return ClientWorker(self.problem, self.algorithm, self._broadcast, self._size, others)
 
-    def _grown(self, worker: Worker, needed: int) -> Worker:
+    def _grown(self, worker: ClientWorker, needed: int) -> ClientWorker:
         self._size = max(self._size, 2 * needed)
         return self._again(worker)
 
-    def _again(self, worker: Worker) -> Worker:
+    def _again(self, worker: ClientWorker) -> ClientWorker:
         self._workers.remove(worker)
         worker.stop()
         self._workers.append(self._fork())
         return self._workers[-1]
 
-    def _replace(self, worker: Worker, client: int, deaths: Counter[int]) -> Worker:
+    def _replace(self, worker: ClientWorker, client: int, deaths: Counter[int]) -> ClientWorker:
         """A worker that died is replaced and its client run again, but not for ever."""
         deaths[client] += 1
         fate, name = worker.fate(), self.problem.federation[client].id

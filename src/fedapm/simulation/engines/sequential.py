@@ -10,12 +10,12 @@ from fedapm.core.algorithm import Algorithm, State
 from fedapm.core.metrics import Score, classification
 from fedapm.core.samples import Samples
 from fedapm.errors import FedapmError
-from fedapm.simulation.engines.base import Done, Finished
+from fedapm.simulation.engines.base import ClientResult, ClientResults
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.stores.base import Kept, Store
+from fedapm.simulation.stores.base import ClientState, Store
 
 
-class Sequential:
+class SequentialEngine:
     """Runs clients in the caller's process, in order."""
 
     name = "sequential"
@@ -28,27 +28,27 @@ class Sequential:
         """What the networks have to say."""
         return self.problem.remarks
 
-    def work(self, clients: Sequence[int], down: State, store: Store, round: int) -> Finished:
+    def run_round(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> ClientResults:
         """The local work of the selected clients."""
-        return Finished(self.train(clients, down, store, round))
+        return ClientResults(self.train(clients, broadcast, store, round))
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def train(self, clients: Sequence[int], down: State, store: Store, round: int) -> Iterator[Done]:
+    def train(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> Iterator[ClientResult]:
         """The local work of the selected clients."""
         for client in clients:
             kept = store.get(client)
             network = self.problem.network(client)
             network.load(kept.buffers)
             task = self.problem.task(client, round)
-            reply = self.algorithm.client(down, kept.state, task)
-            yield Done(client, reply, network.buffers() if kept.buffers else kept.buffers, task.log)
+            reply = self.algorithm.client_update(broadcast, kept.state, task)
+            yield ClientResult(client, reply, network.buffers() if kept.buffers else kept.buffers, task.log)
 
-    def evaluate(self, clients: Sequence[int], down: State, store: Store, view: str) -> Iterator[dict[str, Score]]:
+    def evaluate(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> Iterator[dict[str, Score]]:
         """Scores of the clients' models, each on its own data."""
         for client in clients:
-            load_model(self.problem, self.algorithm, client, down, store.get(client), view)
+            load_model(self.problem, self.algorithm, client, broadcast, store.get(client), view)
             network = self.problem.network(client)
             train, test = self.problem.samples(client, "train"), self.problem.samples(client, "test")
             scores: dict[str, Score] = {}
@@ -75,7 +75,9 @@ def check_classes(client: str, outputs: Tensor, *parts: Samples) -> None:
             )
 
 
-def load_model(problem: Problem, algorithm: Algorithm, client: int, down: State, kept: Kept, view: str) -> None:
+def load_model(
+    problem: Problem, algorithm: Algorithm, client: int, broadcast: State, kept: ClientState, view: str
+) -> None:
     """Put a client's model in place in its network."""
-    u, v = algorithm.model(down, kept.state, view)
+    u, v = algorithm.client_model(broadcast, kept.state, view)
     problem.network(client).load(u, v, kept.buffers)

@@ -22,7 +22,7 @@ Fields = Mapping[str, Value]
 Note = dict[str, Any]
 
 
-class Full(Exception):
+class OutOfSpace(Exception):
     """What is to be written does not fit."""
 
     def __init__(self, needed: int) -> None:
@@ -30,7 +30,7 @@ class Full(Exception):
         self.needed = needed
 
 
-class Arena:
+class SharedMemory:
     """Memory that a process shares with those it forks."""
 
     def __init__(self, size: int) -> None:
@@ -50,7 +50,7 @@ class Arena:
             places[name] = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), end]
             end += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
         if end > self.size:
-            raise Full(end)
+            raise OutOfSpace(end)
         for name, tensor in tensors.items():
             self._at(*places[name]).copy_(tensor.detach())
         return {"fields": fields, "places": places}

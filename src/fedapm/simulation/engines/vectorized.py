@@ -15,19 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedapm.core.algorithm import Algorithm, Reply, State, Total
-from fedapm.core.batched import Each, NotTogether, Stack, stacked
+from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State
+from fedapm.core.batched import BatchedVec, NotBatchable, PerClient, batched
 from fedapm.core.metrics import Score
-from fedapm.core.solver import Solved
+from fedapm.core.solver import SolveStats
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec, total
 from fedapm.simulation.batched.evaluate import scorable, score
 from fedapm.simulation.batched.network import program
-from fedapm.simulation.batched.task import Cohort
-from fedapm.simulation.engines.base import Undo, Work
-from fedapm.simulation.engines.sequential import Sequential
+from fedapm.simulation.batched.task import BatchedTask
+from fedapm.simulation.engines.base import RoundResult, Undo
+from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.stores.base import Kept, Store
+from fedapm.simulation.stores.base import ClientState, Store
 from fedapm.simulation.stores.table import TableStore
 
 MEMORY = 1 << 29
@@ -36,14 +36,14 @@ TOLERANCE = 1e-3
 """How far, relative to its size, a client computed together with others may be from the same client by itself."""
 
 
-class Vectorised:
+class VectorizedEngine:
     """Runs the clients of a round side by side, in the caller's process."""
 
     name = "vectorised"
 
     def __init__(self, problem: Problem, algorithm: Algorithm, memory: int = MEMORY) -> None:
         self.problem, self.algorithm, self.memory = problem, algorithm, memory
-        self._one_by_one = Sequential(problem, algorithm)
+        self._one_by_one = SequentialEngine(problem, algorithm)
         self._reasons: list[str] = []
         self._checked = False
         self._never = unable(problem)
@@ -58,62 +58,64 @@ class Vectorised:
         return [*self.problem.remarks, *(f"clients are trained one by one, because {r}." for r in self._reasons)]
 
     @property
-    def apart(self) -> list[str]:
+    def fallback_reasons(self) -> list[str]:
         """The reasons for which clients were run one by one."""
         return self._reasons
 
-    def work(self, clients: Sequence[int], down: State, store: Store, round: int) -> Work:
+    def run_round(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> RoundResult:
         """The local work of the selected clients."""
         if self._never is None:
             try:
-                return self._together(clients, down, store, round)
-            except NotTogether as reason:
+                return self._together(clients, broadcast, store, round)
+            except NotBatchable as reason:
                 self._say(str(reason))
             except Exception as error:  # whatever a method or a network does not take; alone it fails again, or works
                 self._say(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
-        return self._one_by_one.work(clients, down, store, round)
+        return self._one_by_one.run_round(clients, broadcast, store, round)
 
-    def evaluate(self, clients: Sequence[int], down: State, store: Store, view: str) -> Iterable[dict[str, Score]]:
+    def evaluate(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> Iterable[dict[str, Score]]:
         """Scores of the clients' models, each on its own data."""
         if self._scored_together is not False and scorable(self.problem, self._program, clients):
             try:
-                found = self._scores(clients, down, store, view)
+                found = self._scores(clients, broadcast, store, view)
             except Exception:  # whatever a method or a network does not take; alone it fails again, or works
                 self._scored_together = False
             else:
-                self._scored_together = self._scored_together or self._agrees(clients[0], down, store, view, found[0])
+                self._scored_together = self._scored_together or self._agrees(
+                    clients[0], broadcast, store, view, found[0]
+                )
                 if self._scored_together:
                     return found
-        return self._one_by_one.evaluate(clients, down, store, view)
+        return self._one_by_one.evaluate(clients, broadcast, store, view)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _together(self, clients: Sequence[int], down: State, store: Store, round: int) -> Work:
+    def _together(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> RoundResult:
         sizes = {k: len(self.problem.federation[k].train) for k in clients}
         ordered = sorted(clients, key=lambda k: -sizes[k])
         chunks = []
         for part in self._chunks(ordered, sizes):
-            cohort = Cohort(self.problem, part, round, self._program)
+            cohort = BatchedTask(self.problem, part, round, self._program)
             before = gathered(store, part)
             # a cohort answers every question of a method that a task answers, for all its clients
-            reply = self.algorithm.client(down, before, cast(Task, cohort))
+            reply = self.algorithm.client_update(broadcast, before, cast(Task, cohort))
             chunks.append(Chunk.of(part, reply, cohort))
         if not self._checked:
-            self._check(ordered[-1], down, store, round, chunks[-1])
-        return Together(clients, chunks)
+            self._check(ordered[-1], broadcast, store, round, chunks[-1])
+        return BatchedResult(clients, chunks)
 
-    def _scores(self, clients: Sequence[int], down: State, store: Store, view: str) -> list[dict[str, Score]]:
+    def _scores(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> list[dict[str, Score]]:
         sizes = {k: len(self.problem.federation[k].train) for k in clients}
         found: dict[int, dict[str, Score]] = {}
         for part in self._chunks(sorted(clients, key=lambda k: -sizes[k]), sizes):
-            u, v = self.algorithm.model(down, gathered(store, part), view)
+            u, v = self.algorithm.client_model(broadcast, gathered(store, part), view)
             found |= zip(part, score(self.problem, self._program, part, u, v), strict=True)
         return [found[k] for k in clients]
 
-    def _agrees(self, client: int, down: State, store: Store, view: str, found: dict[str, Score]) -> bool:
+    def _agrees(self, client: int, broadcast: State, store: Store, view: str, found: dict[str, Score]) -> bool:
         """Whether a client evaluated together with others has the scores of the same client by itself."""
-        (alone,) = self._one_by_one.evaluate([client], down, store, view)
+        (alone,) = self._one_by_one.evaluate([client], broadcast, store, view)
         return alone.keys() == found.keys() and all(_same_score(alone[name], found[name]) for name in alone)
 
     def _chunks(self, clients: Sequence[int], sizes: dict[int, int]) -> list[list[int]]:
@@ -130,12 +132,12 @@ class Vectorised:
             chunks[-1].append(client)
         return chunks
 
-    def _check(self, client: int, down: State, store: Store, round: int, chunk: Chunk) -> None:
+    def _check(self, client: int, broadcast: State, store: Store, round: int, chunk: Chunk) -> None:
         """Compare one client with the same client by itself, once: a method may do things stacks do not mean."""
-        (alone,) = self._one_by_one.train([client], down, store, round)
+        (alone,) = self._one_by_one.train([client], broadcast, store, round)
         k = chunk.clients.index(client)
         if alone.is_finite() != bool(chunk.finite[k]):
-            raise NotTogether("a client computed together with others came out differently from the same by itself")
+            raise NotBatchable("a client computed together with others came out differently from the same by itself")
         pairs = [(alone.reply.u, chunk.u), *_pairs(alone.reply.state.vectors, chunk.state.vectors)]
         pairs += _pairs(alone.reply.upload.sums, chunk.sums)
         for one, many in pairs:
@@ -143,7 +145,7 @@ class Vectorised:
                 other = many[name][k] if name in many else None
                 if other is None or other.shape != tensor.shape or not _close(tensor, other):
                     self._never = f"{self.algorithm.label} comes out differently when clients are computed together"
-                    raise NotTogether(self._never)
+                    raise NotBatchable(self._never)
         self._checked = True
 
     def _say(self, reason: str) -> None:
@@ -156,16 +158,16 @@ class Chunk:
     """The finished rounds of some clients side by side."""
 
     clients: list[int]
-    sums: dict[str, Stack]
+    sums: dict[str, BatchedVec]
     weights: Tensor
     state: State
-    u: Stack
+    u: BatchedVec
     finite: Tensor
-    log: list[Solved]
+    log: list[SolveStats]
     losses: Tensor | None
 
     @classmethod
-    def of(cls, clients: list[int], reply: Reply, cohort: Cohort) -> Chunk:
+    def of(cls, clients: list[int], reply: ClientUpdate, cohort: BatchedTask) -> Chunk:
         """From what a method made of stacks."""
         count = len(clients)
         sums = {name: _wide(vector, count) for name, vector in reply.upload.sums.items()}
@@ -174,15 +176,15 @@ class Chunk:
         finite = torch.ones(count, dtype=torch.bool, device=cohort.network.device)
         for vector in (*sums.values(), *state.vectors.values(), u):
             if len(vector):
-                finite &= cast(Stack, vector).finite()
+                finite &= cast(BatchedVec, vector).finite()
         weight: Any = reply.upload.weight
         weights = (
-            weight.values if isinstance(weight, Each) else torch.full((count,), float(weight), dtype=torch.float64)
+            weight.values if isinstance(weight, PerClient) else torch.full((count,), float(weight), dtype=torch.float64)
         )
         return cls(clients, sums, weights, state, u, finite.cpu(), cohort.log, cohort.losses)
 
 
-class Together:
+class BatchedResult:
     """Work done by clients side by side."""
 
     def __init__(self, clients: Sequence[int], chunks: Sequence[Chunk]) -> None:
@@ -193,7 +195,7 @@ class Together:
         rows = [None if bool(c.finite.all()) else c.finite for c in chunks]
         sums = {n: total(_summed(c.sums[n], r) for c, r in zip(chunks, rows, strict=True)) for n in names}
         weight = math.fsum(float(w) for c in chunks for w in c.weights[c.finite].tolist())
-        self.total = Total(sums, weight, len(self.good))
+        self.total = Aggregate(sums, weight, len(self.good))
         sent = sum(v.nbytes // max(len(c.clients), 1) for c in chunks[:1] for v in c.sums.values())
         self.bytes_up = (sent + 8 if names else 0) * len(clients)
         self.local = self._local()
@@ -218,11 +220,11 @@ class Together:
         known = [n for n in names if n in self._chunks[0].u]
         if not known or not self.good:
             return None
-        centre: Vec | None = server.vectors.get("u")
+        center: Vec | None = server.vectors.get("u")
         drift = 0.0
         for name in known:
             copies = torch.cat([_finite_rows(c, name) for c in self._chunks])
-            middle = centre[name] if centre is not None else copies.mean(0)
+            middle = center[name] if center is not None else copies.mean(0)
             gaps = (copies - middle).flatten(1)
             drift += torch.linalg.vector_norm(gaps, dim=1, dtype=torch.float64).sum().item()
         drift /= len(self.good)
@@ -267,9 +269,9 @@ def gathered(store: Store, clients: Sequence[int]) -> State:
     found: dict[str, Any] = {}
     for field, value in states[0].items():
         if isinstance(value, Vec):
-            found[field] = stacked([cast(Vec, s[field]) for s in states])
+            found[field] = batched([cast(Vec, s[field]) for s in states])
         else:
-            found[field] = Each(torch.tensor([float(cast(float, s[field])) for s in states], dtype=torch.float64))
+            found[field] = PerClient(torch.tensor([float(cast(float, s[field])) for s in states], dtype=torch.float64))
     return State(**found)
 
 
@@ -286,24 +288,24 @@ def _commit(store: Store, clients: list[int], state: State) -> Undo:
     previous = {client: store.get(client) for client in clients}
     columns: dict[str, Any] = {}
     for field, value in state.items():
-        if isinstance(value, Stack):
-            columns[field] = [v.clone() for v in value.apart()] or [Vec()] * len(clients)
-        elif isinstance(value, Each):
+        if isinstance(value, BatchedVec):
+            columns[field] = [v.clone() for v in value.unbind()] or [Vec()] * len(clients)
+        elif isinstance(value, PerClient):
             columns[field] = value.values.tolist()
         else:
             columns[field] = [value] * len(clients)
     states = [State(**{field: column[k] for field, column in columns.items()}) for k in range(len(clients))]
-    store.commit({k: Kept(s, previous[k].buffers) for k, s in zip(clients, states, strict=True)})
+    store.commit({k: ClientState(s, previous[k].buffers) for k, s in zip(clients, states, strict=True)})
     return lambda: store.commit(previous)
 
 
-def _wide(vector: Vec, count: int) -> Stack:
-    if isinstance(vector, Stack):
+def _wide(vector: Vec, count: int) -> BatchedVec:
+    if isinstance(vector, BatchedVec):
         return vector
-    return Stack({n: t.expand(count, *t.shape) for n, t in vector.items()})
+    return BatchedVec({n: t.expand(count, *t.shape) for n, t in vector.items()})
 
 
-def _summed(vector: Stack, rows: Tensor | None) -> Vec:
+def _summed(vector: BatchedVec, rows: Tensor | None) -> Vec:
     """The sum over clients, or over some of them."""
     return Vec({n: (t if rows is None else t[rows.to(t.device)]).sum(0) for n, t in vector.items()})
 
@@ -316,10 +318,10 @@ def _finite_rows(chunk: Chunk, name: str) -> Tensor:
 def _rows(state: State, index: Tensor) -> State:
     found: dict[str, Any] = {}
     for field, value in state.items():
-        if isinstance(value, Stack):
+        if isinstance(value, BatchedVec):
             found[field] = value.rows(index)
         else:
-            found[field] = Each(cast(Any, value).values[index]) if isinstance(value, Each) else value
+            found[field] = PerClient(cast(Any, value).values[index]) if isinstance(value, PerClient) else value
     return State(**found)
 
 

@@ -19,30 +19,30 @@ from typing import Any, cast
 
 import torch
 
-from fedapm.core.algorithm import Algorithm, Reply, State, Upload
-from fedapm.core.solver import Solved
+from fedapm.core.algorithm import Algorithm, ClientUpdate, State, Upload
+from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
-from fedapm.simulation.engines.base import Done
-from fedapm.simulation.engines.sequential import Sequential
-from fedapm.simulation.engines.shared_memory import Arena, Fields, Full, Note
+from fedapm.simulation.engines.base import ClientResult
+from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.engines.shared_memory import Fields, Note, OutOfSpace, SharedMemory
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.stores.base import Kept, MemoryStore
+from fedapm.simulation.stores.base import ClientState, MemoryStore
 
 SLACK = 1 << 16
 
 
-class Died(Exception):
+class WorkerDied(Exception):
     """The worker is gone."""
 
 
-class Worker:
+class ClientWorker:
     """A process and the memory shared with it."""
 
     def __init__(
-        self, problem: Problem, algorithm: Algorithm, broadcast: Arena, size: int, others: Sequence[Connection]
+        self, problem: Problem, algorithm: Algorithm, broadcast: SharedMemory, size: int, others: Sequence[Connection]
     ) -> None:
-        self.inbox, self.outbox = Arena(size), Arena(size)
+        self.inbox, self.outbox = SharedMemory(size), SharedMemory(size)
         self.client: int | None = None
         context = mp.get_context("fork")
         self.connection, theirs = context.Pipe()
@@ -64,30 +64,30 @@ class Worker:
         assert self.client is not None
         return self.client
 
-    def ask(self, client: int, kept: Kept, message: Mapping[str, Any]) -> None:
+    def ask(self, client: int, kept: ClientState, message: Mapping[str, Any]) -> None:
         """Give the worker a client to run."""
         note = self.inbox.write({"state": kept.state, "kept": {"buffers": kept.buffers}})
         self.client = client
         try:
             self.connection.send_bytes(json.dumps({**message, "client": client, "kept": note}).encode())
         except OSError:
-            raise Died from None
+            raise WorkerDied from None
 
     def answer(self) -> dict[str, Any]:
         """What the worker says; waits until it does."""
         try:
             return cast(dict[str, Any], json.loads(self.connection.recv_bytes()))
         except (EOFError, OSError):
-            raise Died from None
+            raise WorkerDied from None
 
-    def done(self, answer: Mapping[str, Any]) -> Done:
+    def done(self, answer: Mapping[str, Any]) -> ClientResult:
         """A finished client."""
         found = self.outbox.read(answer["reply"])
         sums = cast(dict[str, Vec], found["sums"])
         more = found["more"]
-        reply = Reply(Upload(sums, answer["weight"]), State(**found["state"]), cast(Vec, more["u"]))
-        log = [Solved(**solved) for solved in answer["log"]]
-        return Done(answer["client"], reply, cast(Vec, more["buffers"]), log)
+        reply = ClientUpdate(Upload(sums, answer["weight"]), State(**found["state"]), cast(Vec, more["u"]))
+        log = [SolveStats(**solved) for solved in answer["log"]]
+        return ClientResult(answer["client"], reply, cast(Vec, more["buffers"]), log)
 
     def stop(self) -> None:
         """End the process, whatever it is doing."""
@@ -107,9 +107,9 @@ class Worker:
 def _serve(
     problem: Problem,
     algorithm: Algorithm,
-    broadcast: Arena,
-    inbox: Arena,
-    outbox: Arena,
+    broadcast: SharedMemory,
+    inbox: SharedMemory,
+    outbox: SharedMemory,
     connection: Connection,
     inherited: Sequence[Connection],
 ) -> None:
@@ -118,11 +118,11 @@ def _serve(
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    engine = Sequential(problem, algorithm)
+    engine = SequentialEngine(problem, algorithm)
     actions: dict[str, Callable[[dict[str, Any], State, MemoryStore], dict[str, Any]]] = {
-        "train": lambda asked, down, store: _train(engine, outbox, asked, down, store),
-        "evaluate": lambda asked, down, store: {
-            "scores": next(iter(engine.evaluate([asked["client"]], down, store, asked["view"])))
+        "train": lambda asked, broadcast, store: _train(engine, outbox, asked, broadcast, store),
+        "evaluate": lambda asked, broadcast, store: {
+            "scores": next(iter(engine.evaluate([asked["client"]], broadcast, store, asked["view"])))
         },
     }
     heard: tuple[str, State] | None = None
@@ -139,7 +139,7 @@ def _serve(
             store.commit({asked["client"]: _kept(inbox, asked["kept"])})
             answer = actions[asked["do"]](asked, heard[1], store)
             answer["remarks"] = list(engine.remarks)
-        except Full as full:
+        except OutOfSpace as full:
             answer = {"needed": full.needed}
         except FedapmError as error:
             answer = {"refused": str(error)}
@@ -151,19 +151,19 @@ def _serve(
             os._exit(0)
 
 
-def _refuse(client: int) -> Kept:
+def _refuse(client: int) -> ClientState:
     raise KeyError(client)
 
 
-def _kept(inbox: Arena, note: Note) -> Kept:
+def _kept(inbox: SharedMemory, note: Note) -> ClientState:
     found = inbox.read(note)
-    return Kept(State(**found["state"]), cast(Vec, found["kept"]["buffers"]))
+    return ClientState(State(**found["state"]), cast(Vec, found["kept"]["buffers"]))
 
 
 def _train(
-    engine: Sequential, outbox: Arena, asked: Mapping[str, Any], down: State, store: MemoryStore
+    engine: SequentialEngine, outbox: SharedMemory, asked: Mapping[str, Any], broadcast: State, store: MemoryStore
 ) -> dict[str, Any]:
-    (done,) = engine.train([asked["client"]], down, store, asked["round"])
+    (done,) = engine.train([asked["client"]], broadcast, store, asked["round"])
     groups: dict[str, Fields] = {
         "sums": done.reply.upload.sums,
         "state": done.reply.state,

@@ -19,7 +19,7 @@ from fedapm.core.vec import Vec
 
 
 @dataclass(frozen=True)
-class Kept:
+class ClientState:
     """One client's memory: the method's state, and its network's buffers."""
 
     state: State
@@ -31,39 +31,39 @@ class Kept:
         return self.state.nbytes + self.buffers.nbytes
 
 
-Begin = Callable[[int], Kept]
+InitClient = Callable[[int], ClientState]
 """How a client starts."""
 
 
 class Store(Protocol):
     """Where the engine keeps clients' memories."""
 
-    def get(self, client: int) -> Kept:
+    def get(self, client: int) -> ClientState:
         """A client's memory, or how it starts."""
 
-    def commit(self, updates: Mapping[int, Kept]) -> None:
+    def commit(self, updates: Mapping[int, ClientState]) -> None:
         """Replace the memories of some clients."""
 
-    def touched(self) -> Iterator[tuple[int, Kept]]:
+    def touched(self) -> Iterator[tuple[int, ClientState]]:
         """The clients whose memory is no longer how it started."""
 
 
 class MemoryStore:
     """Everything in memory; a client costs nothing until it has taken part."""
 
-    def __init__(self, start: Begin) -> None:
+    def __init__(self, start: InitClient) -> None:
         self._start = start
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, ClientState] = {}
 
-    def get(self, client: int) -> Kept:
+    def get(self, client: int) -> ClientState:
         """A client's memory, or how it starts."""
         return self._kept[client] if client in self._kept else self._start(client)
 
-    def commit(self, updates: Mapping[int, Kept]) -> None:
+    def commit(self, updates: Mapping[int, ClientState]) -> None:
         """Replace the memories of some clients."""
         self._kept |= updates
 
-    def touched(self) -> Iterator[tuple[int, Kept]]:
+    def touched(self) -> Iterator[tuple[int, ClientState]]:
         """The clients whose memory is no longer how it started, in order."""
         yield from sorted(self._kept.items())
 
@@ -106,7 +106,7 @@ class Unpacked:
     tensors: list[Tensor]
 
 
-def unpack(kept: Kept) -> Unpacked:
+def unpack(kept: ClientState) -> Unpacked:
     """Take a client's memory apart."""
     fields: list[tuple[str, Part | None]] = []
     numbers: list[float] = []
@@ -174,14 +174,14 @@ class Layout:
         found: npt.NDArray[np.float64] = row.numpy()[: 8 * self._numbers].view(np.float64)
         return found
 
-    def read(self, row: Tensor, device: torch.device | str = "cpu") -> Kept:
+    def read(self, row: Tensor, device: torch.device | str = "cpu") -> ClientState:
         """What stands in a row. It shares the row's memory, so the row must not be used again."""
         numbers, tensors = iter(self.numbers(row).tolist()), iter(self.views(row.to(device)))
         state = {
             field: next(numbers) if part is None else Vec({name: next(tensors) for name, _, _ in part})
             for field, part in self._state
         }
-        return Kept(State(**state), Vec({name: next(tensors) for name, _, _ in self._buffers}))
+        return ClientState(State(**state), Vec({name: next(tensors) for name, _, _ in self._buffers}))
 
 
 def _part_note(part: Part) -> list[Any]:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedapm.errors import FedapmError
-from fedapm.simulation.stores.base import Begin, Kept, Key, Layout, MemoryStore, Store, unpack
+from fedapm.simulation.stores.base import ClientState, InitClient, Key, Layout, MemoryStore, Store, unpack
 
 ROWS = "rows"
 """The folder with a run's rows, next to its checkpoints."""
@@ -66,14 +66,14 @@ class Index:
         return index
 
 
-class MappedStore:
+class DiskStore:
     """Everything in the files of a folder; in memory are only the clients that are asked for.
 
     Nothing is read or written before the first commit or :meth:`adopt`. What was handed out never changes. A store
     belongs to one thread, and a folder to one store.
     """
 
-    def __init__(self, folder: Path, start: Begin, population: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, folder: Path, start: InitClient, population: int, device: torch.device | str = "cpu") -> None:
         if not hasattr(os, "preadv"):
             raise FedapmError('this system cannot keep clients in files; set engine.store = "memory".')
         self.folder, self.population, self.device = folder, population, device
@@ -91,14 +91,14 @@ class MappedStore:
         self._scratch: tuple[int, Scratch] | None = None
 
     @classmethod
-    def temporary(cls, start: Begin, population: int, device: torch.device | str = "cpu") -> MappedStore:
+    def temporary(cls, start: InitClient, population: int, device: torch.device | str = "cpu") -> DiskStore:
         """A store in a folder of its own, which goes when the store does."""
         folder = tempfile.mkdtemp(prefix="fedapm-")
         store = cls(Path(folder), start, population, device)
         weakref.finalize(store, _remove, folder, os.getpid())
         return store
 
-    def get(self, client: int) -> Kept:
+    def get(self, client: int) -> ClientState:
         """A client's memory, or how it starts."""
         row = int(self._row[client])
         if row < 0:
@@ -115,7 +115,7 @@ class MappedStore:
             raise FedapmError(f"{str(error).removesuffix('.')}; resume the run from its last checkpoint.") from None
         return file.layout.read(memory, self.device)
 
-    def commit(self, updates: Mapping[int, Kept]) -> None:
+    def commit(self, updates: Mapping[int, ClientState]) -> None:
         """Replace the memories of some clients: of all of them or, if this fails, of none."""
         written = []
         for client, kept in updates.items():
@@ -130,7 +130,7 @@ class MappedStore:
                 self._files[self._layout[client]].give_back(int(self._row[client]))
             self._layout[client], self._row[client], self._crc[client] = number, row, crc
 
-    def touched(self) -> Iterator[tuple[int, Kept]]:
+    def touched(self) -> Iterator[tuple[int, ClientState]]:
         """The clients whose memory is no longer how it started, in order."""
         for client in self.clients().tolist():
             yield client, self.get(client)
@@ -200,14 +200,14 @@ class MappedStore:
         return self._scratch[1]
 
 
-class Everyone(Mapping[int, Kept]):
+class Everyone(Mapping[int, ClientState]):
     """The clients that have taken part, each read when it is asked for."""
 
-    def __init__(self, store: MappedStore) -> None:
+    def __init__(self, store: DiskStore) -> None:
         self._store = store
         self._clients: list[int] = store.clients().tolist()
 
-    def __getitem__(self, client: int) -> Kept:
+    def __getitem__(self, client: int) -> ClientState:
         return self._store.get(client)
 
     def __iter__(self) -> Iterator[int]:
@@ -219,16 +219,16 @@ class Everyone(Mapping[int, Kept]):
 
 def store_maker(
     kind: Kind, folder: Path | None, population: int, device: torch.device | str = "cpu"
-) -> Callable[[Begin], Store]:
+) -> Callable[[InitClient], Store]:
     """What makes the store of a run; without a folder rows go into a temporary one."""
 
-    def make(start: Begin) -> Store:
+    def make(start: InitClient) -> Store:
         large = hasattr(os, "preadv") and population * start(0).nbytes > LARGE
         if kind == "memory" or (kind == "auto" and not large):
             return MemoryStore(start)
         if folder is None:
-            return MappedStore.temporary(start, population, device)
-        return MappedStore(folder, start, population, device)
+            return DiskStore.temporary(start, population, device)
+        return DiskStore(folder, start, population, device)
 
     return make
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedapm.core.algorithm import State, Value
-from fedapm.core.batched import Each, Stack
+from fedapm.core.batched import BatchedVec, PerClient
 from fedapm.core.vec import Vec
-from fedapm.simulation.stores.base import Kept
+from fedapm.simulation.stores.base import ClientState
 
 
 class TableStore:
@@ -19,14 +19,14 @@ class TableStore:
     Rows are pages of a zeroed allocation until they are written, so a client that never takes part costs nothing.
     """
 
-    def __init__(self, start: Callable[[int], Kept], population: int) -> None:
+    def __init__(self, start: Callable[[int], ClientState], population: int) -> None:
         self._start = start
         self._population = population
         self._columns: dict[tuple[str, str], Tensor] = {}
         self._touched = torch.zeros(population, dtype=torch.bool)
-        self._template: Kept | None = None
+        self._template: ClientState | None = None
 
-    def get(self, client: int) -> Kept:
+    def get(self, client: int) -> ClientState:
         """A client's memory, or how it starts."""
         if not self._touched[client]:
             return self._start(client)
@@ -41,9 +41,9 @@ class TableStore:
             else float(self._columns[field, ""][client])
             for field, value in state.items()
         }
-        return Kept(State(**fields), vector("buffers", buffers))
+        return ClientState(State(**fields), vector("buffers", buffers))
 
-    def commit(self, updates: Mapping[int, Kept]) -> None:
+    def commit(self, updates: Mapping[int, ClientState]) -> None:
         """Replace the memories of some clients."""
         for client, kept in updates.items():
             self._allocate(kept)
@@ -51,7 +51,7 @@ class TableStore:
                 self._columns[key][client] = value
             self._touched[client] = True
 
-    def touched(self) -> Iterator[tuple[int, Kept]]:
+    def touched(self) -> Iterator[tuple[int, ClientState]]:
         """The clients whose memory is no longer how it started, in order."""
         for client in self._touched.nonzero().flatten().tolist():
             yield client, self.get(client)
@@ -65,10 +65,10 @@ class TableStore:
         for field, value in state.items():
             if isinstance(value, Vec):
                 rows = {n: self._rows((f"state.{field}", n), t, index, fresh) for n, t in value.items()}
-                found[field] = Stack(rows)
+                found[field] = BatchedVec(rows)
             else:
                 number = torch.tensor(float(value), dtype=torch.float64)
-                found[field] = Each(self._rows((field, ""), number, index, fresh))  # type: ignore[assignment]
+                found[field] = PerClient(self._rows((field, ""), number, index, fresh))  # type: ignore[assignment]
         return State(**found)
 
     def scatter(self, clients: Sequence[int], state: State) -> None:
@@ -80,7 +80,9 @@ class TableStore:
                 for name, tensor in value.items():
                     self._columns[f"state.{field}", name][index.to(tensor.device)] = tensor
             else:
-                numbers = value.values if isinstance(value, Each) else torch.tensor(float(value), dtype=torch.float64)
+                numbers = (
+                    value.values if isinstance(value, PerClient) else torch.tensor(float(value), dtype=torch.float64)
+                )
                 self._columns[field, ""][index] = numbers.cpu()
         self._touched[index] = True
 
@@ -102,7 +104,7 @@ class TableStore:
             rows[fresh.to(column.device)] = start
         return rows
 
-    def _sample(self) -> Kept:
+    def _sample(self) -> ClientState:
         if self._template is None:
             self._template = self._start(0)
         return self._template
@@ -111,14 +113,14 @@ class TableStore:
         kept = self._sample()
         return kept.state, kept.buffers
 
-    def _allocate(self, kept: Kept) -> None:
+    def _allocate(self, kept: ClientState) -> None:
         if self._columns:
             return
         for key, value in _flat(kept):
             self._columns[key] = torch.zeros(self._population, *value.shape, dtype=value.dtype, device=value.device)
 
 
-def _flat(kept: Kept) -> Iterator[tuple[tuple[str, str], Tensor]]:
+def _flat(kept: ClientState) -> Iterator[tuple[tuple[str, str], Tensor]]:
     for field, value in kept.state.items():
         if isinstance(value, Vec):
             for name, tensor in value.items():
