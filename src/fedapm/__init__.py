@@ -9,7 +9,7 @@ from fedapm.core.split import Split, SplitRule
 from fedapm.core.vec import Vec
 from fedapm.data import IID, ClientData, Dirichlet, Federation, Natural, Quantity, Shards
 from fedapm.errors import Diverged, FedapmError, Interrupted
-from fedapm.experiments.run import Result
+from fedapm.experiments.result import Result
 from fedapm.version import __version__
 
 __all__ = [

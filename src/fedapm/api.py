@@ -15,7 +15,8 @@ from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset
 from fedapm.data import Federation
 from fedapm.experiments import build
-from fedapm.experiments.run import Result, execute
+from fedapm.experiments.result import Result
+from fedapm.experiments.run import execute
 from fedapm.experiments.settings import EngineSettings, Experiment, ModelSettings, validated
 from fedapm.simulation.problem import Model
 

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from fedapm import FedapmError
 from fedapm.errors import Interrupted
 from fedapm.experiments import build
-from fedapm.experiments.run import RunSpec, execute
+from fedapm.experiments.run import execute
 from fedapm.experiments.sweep import MANY, Member, members, run_all
 from fedapm.experiments.vary import Axis, parse_vary, value_text
 from fedapm.runs.records import load_run
 from fedapm.simulation.loop import Callback, Progress, Record
+from fedapm.simulation.spec import RunSpec
 from tests.cli.test_cli import content
 from tests.helpers.cli import QUICK, assert_refused, fedapm
 from tests.helpers.unit import few, refused

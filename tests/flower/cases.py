@@ -14,11 +14,12 @@ from fedapm.core.vec import Vec
 from fedapm.data import Dirichlet, Federation
 from fedapm.data.sets.digits import federation
 from fedapm.experiments import build
-from fedapm.flower.client import app as client_app
-from fedapm.flower.client.versions import FRESH, Versions
+from fedapm.flower import client_app
+from fedapm.flower.client.versions import Versions
 from fedapm.flower.server.checkpoint import Saved, read_checkpoint
 from fedapm.flower.server.run import serve
 from fedapm.flower.settings import Deployment, deployment
+from fedapm.flower.transport.version import FRESH
 from fedapm.models import DigitsNet
 from fedapm.runs.records import JsonLines, load_run
 from fedapm.simulation.callbacks import Memory

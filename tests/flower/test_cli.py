@@ -19,7 +19,7 @@ from fedapm.flower.local.processes import Process, started
 from fedapm.flower.settings import deployment
 from fedapm.runs.records import load_run
 from tests.flower.cases import Case
-from tests.helpers.cli import assert_refused, fedapm
+from tests.helpers.cli import Outcome, assert_refused, fedapm
 from tests.helpers.unit import refused
 
 
@@ -47,13 +47,13 @@ def test_bad_folders_are_refused(tmp_path):
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "federation.json").write_text('{"port": "x"}')
     with refused("does not describe"):
-        local.Federation.read(tmp_path / "odd")
+        local.LocalFederation.read(tmp_path / "odd")
 
 
 def federation(folder, nodes, alive=True):
     """A description of programs, with this process in their place."""
     me = Process("superlink", *_me(alive))
-    made = local.Federation(folder, 1, [me, *(Process(f"node-{k}", *_me(alive)) for k in range(nodes))])
+    made = local.LocalFederation(folder, 1, [me, *(Process(f"node-{k}", *_me(alive)) for k in range(nodes))])
     folder.mkdir()
     made.write()
     return made
@@ -191,7 +191,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path):
     code = "import sys; sys.modules['flwr'] = None; sys.argv = ['fedapm', 'flower', 'down']; import fedapm.cli.app as c"
     code += "; c.main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert_refused(done, "fedapm[flower]")
+    assert_refused(Outcome(done.returncode, done.stdout, done.stderr), "fedapm[flower]")
 
 
 @pytest.mark.parametrize("command", ["up", "run", "down", "status", "readmit"])

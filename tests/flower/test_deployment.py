@@ -80,7 +80,7 @@ def federation(tmp_path):
     assert at_home(made.folder) == []
 
 
-def restarted(made: local.Federation, k: int) -> Process:
+def restarted(made: local.LocalFederation, k: int) -> Process:
     """What a supervisor does: start the node again until it stays."""
     while True:
         node = local.start_node(made, k)

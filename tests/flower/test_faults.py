@@ -7,7 +7,7 @@ import torch
 from flwr.app import Message
 
 from fedapm.errors import Diverged, FedapmError
-from fedapm.flower.client import app as client_app
+from fedapm.flower import client_app
 from fedapm.flower.problem import NodeProblem
 from fedapm.models import DigitsNet
 from tests.flower.cases import CLIENTS, Case, dropped, same

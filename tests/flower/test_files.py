@@ -12,9 +12,10 @@ from fedapm.core.algorithm import State, Upload
 from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.flower.client import versions
-from fedapm.flower.client.versions import Version, Versions, version_id
-from fedapm.flower.local.lock import at_work, lock_of
+from fedapm.flower.client.versions import Version, Versions
 from fedapm.flower.transport import codec
+from fedapm.flower.transport.version import version_id
+from fedapm.runs.lock import at_work, lock_of
 from fedapm.simulation.stores.base import ClientState
 from tests.helpers.unit import refused
 

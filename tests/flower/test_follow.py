@@ -2,7 +2,7 @@
 
 from fedapm.flower.local import follow
 from fedapm.flower.local.flower_cli import Flower, Run
-from fedapm.flower.local.lock import lock_of
+from fedapm.runs.lock import lock_of
 from tests.flower.cases import Case
 from tests.helpers.unit import refused
 

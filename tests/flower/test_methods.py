@@ -17,7 +17,7 @@ from fedapm.data import Federation
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.experiments.settings import DataSettings
-from fedapm.flower.client import app as client_app
+from fedapm.flower import client_app
 from fedapm.flower.client.data import own_data
 from fedapm.flower.problem import NodeProblem
 from fedapm.flower.server.run import serve

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedapm.experiments.settings import DataSettings
-from fedapm.flower.client import app as client_app
+from fedapm.flower import client_app
 from fedapm.flower.client.data import own_data
 from fedapm.flower.client.handler import MessageHandler
 from fedapm.flower.client.node import Node, default_state

@@ -15,12 +15,13 @@ import torch
 
 from fedapm.errors import Interrupted
 from fedapm.experiments import build
-from fedapm.experiments.run import RunSpec, execute
+from fedapm.experiments.run import execute
 from fedapm.loggers import followers
 from fedapm.loggers.guarded import Guarded
 from fedapm.loggers.scalars import flat, scalars
 from fedapm.runs.records import load_run
 from fedapm.simulation.loop import Callback, Progress, Record
+from fedapm.simulation.spec import RunSpec
 from tests.helpers.cli import QUICK, assert_refused, fedapm
 from tests.helpers.unit import refused
 

@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapm import FedAlt, FedAPM, FedAvg, Local
-from fedapm.core import metrics as alone
 from fedapm.core.algorithm import Algorithm
+from fedapm.core.metrics import ACCURACY, AUC, F1, BatchedPredictions, Predictions
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.data import Dirichlet
 from fedapm.data.sets.digits import federation
 from fedapm.models import DigitsNet
-from fedapm.simulation.batched import scores
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
 from fedapm.simulation.loop import client_starts
@@ -40,11 +39,13 @@ def test_every_client_has_the_scores_it_has_by_itself(sizes: list[int], classes:
         logits[0, 0, 0] = torch.nan
     if seed % 2 == 0:
         logits[~present] = torch.inf
-    found = scores.classification(logits, targets, present)
-    for k, size in enumerate(sizes):
-        expected = alone.classification(logits[k, :size], targets[k, :size])
-        for name, value in expected.items():
-            assert found[name][k] == (None if value is None else pytest.approx(value, abs=1e-12)), name
+    together = BatchedPredictions(logits, targets, present)
+    for metric in (ACCURACY, F1, AUC):
+        assert metric.batched is not None
+        found = metric.batched(together)
+        for k, size in enumerate(sizes):
+            value = metric.compute(Predictions(logits[k, :size], targets[k, :size]))
+            assert found[k] == (None if value is None else pytest.approx(value, abs=1e-12)), metric.name
 
 
 @pytest.mark.parametrize("method", [FedAPM(), FedAPM(evaluate="shared"), FedAlt(), FedAvg(), Local()])

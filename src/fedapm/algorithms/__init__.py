@@ -21,27 +21,33 @@ from fedapm.algorithms.pfedme import PFedMe
 from fedapm.algorithms.presets import FedPer, FedRep, LGFedAvg
 from fedapm.algorithms.scaffold import Scaffold
 from fedapm.core.algorithm import Algorithm
+from fedapm.core.registry import Registry
 from fedapm.errors import FedapmError, did_you_mean
 
-METHODS: dict[str, type[Algorithm]] = {
-    method.name: method
-    for method in (
-        FedAPM,
-        FedAlt,
-        FedSim,
-        FedAvg,
-        FedProx,
-        FedADMM,
-        PFedMe,
-        Ditto,
-        LpProj,
-        FedALA,
-        FedRoD,
-        FedCP,
-        Scaffold,
-        Local,
-    )
-}
+METHODS: Registry[type[Algorithm]] = Registry(
+    "method",
+    "fedapm.methods",
+    {
+        kind.name: kind
+        for kind in (
+            FedAPM,
+            FedAlt,
+            FedSim,
+            FedAvg,
+            FedProx,
+            FedADMM,
+            PFedMe,
+            Ditto,
+            LpProj,
+            FedALA,
+            FedRoD,
+            FedCP,
+            Scaffold,
+            Local,
+        )
+    },
+)
+"""The methods by name, built in or added through the entry points ``fedapm.methods``."""
 
 
 PRESETS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (FedPer, FedRep, LGFedAvg)}

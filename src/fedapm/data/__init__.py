@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedapm.core.registry import Registry
 from fedapm.data.dataset import DataSet, Labels, Pool, Source
 from fedapm.data.federation import ClientData, Federation
 from fedapm.data.partition import IID, Dirichlet, Natural, Overlapping, Partitioner, Quantity, Rule, Shards
@@ -15,28 +16,32 @@ from fedapm.data.sets.motionsense import MotionSense
 from fedapm.data.sets.ravdess import RAVDESS
 from fedapm.data.sets.spsw import SPSW
 from fedapm.data.sets.tinyimagenet import TinyImageNet
-from fedapm.errors import FedapmError, did_you_mean
 
-KNOWN: tuple[DataSet, ...] = (
-    Digits(),
-    CIFAR10(),
-    CIFAR100(),
-    TinyImageNet(),
-    CrisisMMD(),
-    KUHAR(),
-    MotionSense(),
-    SPSW(),
-    CREMAD(),
-    RAVDESS(),
+DATA_SETS: Registry[type[DataSet]] = Registry(
+    "data set",
+    "fedapm.data_sets",
+    {
+        kind.name: kind
+        for kind in (
+            Digits,
+            CIFAR10,
+            CIFAR100,
+            TinyImageNet,
+            CrisisMMD,
+            KUHAR,
+            MotionSense,
+            SPSW,
+            CREMAD,
+            RAVDESS,
+        )
+    },
 )
-DATA_SETS: dict[str, DataSet] = {known.name: known for known in KNOWN}
+"""The data sets by name, built in or added through the entry points ``fedapm.data_sets``."""
 
 
 def data_set(name: str) -> DataSet:
     """A data set by its name."""
-    if name not in DATA_SETS:
-        raise FedapmError(f"unknown data set {name!r}; {did_you_mean(name, DATA_SETS)}")
-    return DATA_SETS[name]
+    return DATA_SETS.find(name)()
 
 
 __all__ = [

@@ -12,11 +12,11 @@ from fedapm.core.network import Loss
 from fedapm.core.random import numpy_generator
 from fedapm.data import IID, Dirichlet, Federation, Natural, Overlapping, Quantity, Rule, Shards, Source, data_set
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.experiments.run import RunSpec
 from fedapm.experiments.settings import DataSettings, EngineSettings, Experiment, merged
 from fedapm.simulation.loop import Schedule
 from fedapm.simulation.problem import Model, Problem, Weighting
 from fedapm.simulation.sampling import Sampling
+from fedapm.simulation.spec import RunSpec
 
 ROOT_VARIABLE = "FEDAPM_DATA_ROOT"
 DEFAULT_ROOT = Path("data")

@@ -13,10 +13,11 @@ from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
 from fedapm.core.solver import SGDConfig
 from fedapm.errors import Diverged, FedapmError, did_you_mean
 from fedapm.experiments import build
-from fedapm.experiments.run import CallbackFactory, RunSpec, Warn, execute
+from fedapm.experiments.run import Warn, execute
 from fedapm.experiments.settings import Experiment, ModelSettings, Tables, differences, validated
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.records import WITHOUT_EFFECT, is_run, load_run
+from fedapm.simulation.spec import CallbackFactory, RunSpec
 
 ABOUT = "compare.json"
 NESTED: dict[str, type[SGDConfig] | type[ModelSettings]] = {"solver": SGDConfig, "model": ModelSettings}

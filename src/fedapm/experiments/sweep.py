@@ -14,12 +14,13 @@ from fedapm.data import Federation
 from fedapm.errors import Diverged, FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.compare import plans, run_folder
-from fedapm.experiments.run import CallbackFactory, Warn, execute
+from fedapm.experiments.run import Warn, execute
 from fedapm.experiments.settings import DataSettings, Experiment, differences
 from fedapm.experiments.vary import Axis, value_text
 from fedapm.report.sweep.runs import SWEEP
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.records import WITHOUT_EFFECT, is_run, load_run
+from fedapm.simulation.spec import CallbackFactory
 
 MANY = 100
 """Runs from which on a sweep is likely to be larger than it was meant to be."""

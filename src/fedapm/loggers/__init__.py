@@ -11,8 +11,8 @@ from fedapm.errors import FedapmError, did_you_mean
 from fedapm.loggers.guarded import Guarded
 
 if TYPE_CHECKING:
-    from fedapm.experiments.run import CallbackFactory, RunSpec
     from fedapm.simulation.loop import Callback
+    from fedapm.simulation.spec import CallbackFactory, RunSpec
 
 KINDS = ("tensorboard", "mlflow")
 """What a run can be logged to; the package and the extra of each have its name."""

@@ -18,8 +18,8 @@ from fedapm.runs.records import ROUNDS, JsonLines
 from fedapm.version import __version__
 
 if TYPE_CHECKING:
-    from fedapm.experiments.run import RunSpec
     from fedapm.simulation.loop import Progress, Record
+    from fedapm.simulation.spec import RunSpec
 
 DATABASE, ARTIFACTS = "mlflow.db", "mlflow-artifacts"
 """What MLflow keeps beside the runs if no server is named."""

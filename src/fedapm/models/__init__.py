@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from fedapm.core.registry import Registry
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.models.cnn import CNN
 from fedapm.models.digits import DigitsNet
@@ -16,14 +17,19 @@ from fedapm.models.image_text import ImageTextClassifier
 from fedapm.models.mm_action import MMActionClassifier
 from fedapm.models.resnet import ResNet18
 
-MODELS: dict[str, type[nn.Module]] = {
-    "digits": DigitsNet,
-    "cnn": CNN,
-    "image-text": ImageTextClassifier,
-    "har": HARClassifier,
-    "mm-action": MMActionClassifier,
-    "resnet18": ResNet18,
-}
+MODELS: Registry[type[nn.Module]] = Registry(
+    "model",
+    "fedapm.models",
+    {
+        "digits": DigitsNet,
+        "cnn": CNN,
+        "image-text": ImageTextClassifier,
+        "har": HARClassifier,
+        "mm-action": MMActionClassifier,
+        "resnet18": ResNet18,
+    },
+)
+"""The networks by name, built in or added through the entry points ``fedapm.models``."""
 
 
 def factory(
@@ -34,9 +40,7 @@ def factory(
     A network that comes in several sizes says which one the inputs of a data set need by a class method
     ``fitting(shapes)``, which gives arguments. Options that were named win.
     """
-    if name not in MODELS:
-        raise FedapmError(f"unknown model {name!r}; {did_you_mean(name, MODELS)}")
-    kind = MODELS[name]
+    kind = MODELS.find(name)
     known = [p for p in inspect.signature(kind).parameters if p != "classes"]
     for option in options:
         if option not in known:

@@ -175,7 +175,7 @@ class Loop:
             rows = list(self.engine.evaluate(everyone, broadcast, state.store, view))
             if not any(math.isfinite(row["train_loss"] or 0.0) for row in rows):
                 raise Diverged(self._advice(state.round, "no client's training loss is finite"))
-            found[view] = summarize(rows)
+            found[view] = summarize(rows, self.problem.metrics)
         return found
 
     def _stationarity(self, state: Progress) -> dict[str, float] | None:

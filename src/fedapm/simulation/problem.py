@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fedapm.core import random
+from fedapm.core.metrics import METRICS, Metric
 from fedapm.core.network import Loss, Network
 from fedapm.core.samples import Samples
 from fedapm.core.solver import SGDConfig
@@ -76,6 +77,7 @@ class Problem:
         solver: SGDConfig | None = None,
         loss: Loss | None = None,
         weighting: Weighting | None = None,
+        metrics: Sequence[Metric] | None = None,
         seed: int = 0,
         rounds: int = 1,
         device: str | torch.device = "cpu",
@@ -84,6 +86,7 @@ class Problem:
         self.adapt = adapt or (lambda network, split: (network, split))
         self.solver, self.seed, self.rounds = solver or SGDConfig(), seed, rounds
         self.loss = loss or default_loss(federation)
+        self.metrics = tuple(METRICS.values() if metrics is None else metrics)
         self.device = _device(device)
         weighting = weighting or Weighting()
         self.alphas = weighting.alphas([len(c.train) for c in federation.clients])

@@ -19,9 +19,10 @@ from fedapm.errors import FedapmError
 from fedapm.experiments.settings import Experiment
 from fedapm.flower.client.data import Loader, own_data
 from fedapm.flower.client.node import Node
-from fedapm.flower.client.versions import FRESH, Version, Versions, round_of, version_id
+from fedapm.flower.client.versions import Version, Versions
 from fedapm.flower.problem import DataSummary, NodeProblem, Place
 from fedapm.flower.transport.codec import PROTOCOL, Note, Tensors, digest, shapes
+from fedapm.flower.transport.version import FRESH, round_of, version_id
 from fedapm.runs.files import write_tensors
 from fedapm.simulation.engines.sequential import SequentialEngine, load_model
 from fedapm.simulation.loop import client_starts

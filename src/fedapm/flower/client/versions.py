@@ -20,29 +20,14 @@ from fedapm.core.algorithm import State, Upload
 from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
+from fedapm.flower.transport.version import FRESH, VERSION, round_of
 from fedapm.runs.files import read_tensors, remove_leftovers, write_tensors
 from fedapm.simulation.stores.base import ClientState, flatten, restore
 from fedapm.simulation.stores.disk import sync_folder
 
-FRESH = ""
-"""The version of a client that has not been accepted yet: how it starts."""
-VERSION = re.compile(r"(\d{6,})-([0-9a-f]{12})")
 RUN = re.compile(r"[0-9a-f]{32}")
 PATIENCE = 60.0
 """Seconds to wait for another process that works on the same client."""
-
-
-def version_id(round: int, token: str) -> str:
-    """The name of the state that an answer leaves: its round, and the announcement it answers."""
-    return f"{round:06d}-{token}"
-
-
-def round_of(version: str) -> int:
-    """The round of a version; 0 for a fresh start."""
-    found = VERSION.fullmatch(version)
-    if found is None and version != FRESH:
-        raise FedapmError(f"{version!r} is not the name of a version.")
-    return int(found[1]) if found is not None else 0
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from fedapm.errors import FedapmError
 from fedapm.flower.local.flower_cli import Flower, Run
-from fedapm.flower.local.lock import at_work
 from fedapm.runs.files import read_json, write_json
+from fedapm.runs.lock import at_work
 from fedapm.runs.records import ROUNDS, JsonLines, is_run, load_run
 
 LOOK, ASK = 0.5, 30.0

@@ -14,9 +14,9 @@ from typing import Any
 
 from fedapm.core.algorithm import State
 from fedapm.errors import FedapmError
-from fedapm.flower.client.versions import FRESH
 from fedapm.flower.server.contributions import NONE, Contributions
 from fedapm.flower.server.ledger import Ledger
+from fedapm.flower.transport.version import FRESH
 from fedapm.runs.files import read_tensors, write_tensors
 from fedapm.simulation.checkpoint import KEPT, found
 from fedapm.simulation.loop import Progress, Record

@@ -12,13 +12,13 @@ from fedapm.core.algorithm import Aggregate, Algorithm, State
 from fedapm.core.metrics import Score
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
-from fedapm.flower.client.versions import version_id
 from fedapm.flower.server.contributions import NONE, Contributions, taken_back
 from fedapm.flower.server.exchange import Announcement, Event, RoundExchange, RoundReplies
 from fedapm.flower.server.ledger import Entry, Ledger
 from fedapm.flower.server.replies import TrainReply
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
+from fedapm.flower.transport.version import version_id
 from fedapm.simulation.engines.base import Undo, local_work
 from fedapm.simulation.loop import Schedule
 from fedapm.simulation.problem import Problem

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from fedapm.errors import FedapmError
-from fedapm.flower.client.versions import FRESH, round_of
 from fedapm.flower.problem import DataSummary
+from fedapm.flower.transport.version import FRESH, round_of
 from fedapm.simulation.engines.base import Undo
 from fedapm.simulation.stores.base import ClientState
 

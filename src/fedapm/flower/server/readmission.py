@@ -9,9 +9,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.flower.client.versions import FRESH
 from fedapm.flower.server.checkpoint import read_checkpoint
 from fedapm.flower.server.contributions import NONE
+from fedapm.flower.transport.version import FRESH
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.records import CHECKPOINTS
 from fedapm.simulation.checkpoint import found

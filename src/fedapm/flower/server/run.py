@@ -15,9 +15,7 @@ from filelock import Timeout
 from fedapm.core.network import Loss
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
-from fedapm.experiments.run import RunSpec
 from fedapm.experiments.settings import differences
-from fedapm.flower.local.lock import lock_of
 from fedapm.flower.problem import DataSummary, server_problem, template
 from fedapm.flower.server.checkpoint import Saved, ServerCheckpoints
 from fedapm.flower.server.contributions import Contributions
@@ -34,6 +32,7 @@ from fedapm.flower.transport import codec
 from fedapm.flower.transport.traffic import MESSAGES, MessageLog
 from fedapm.flower.transport.transport import Transport
 from fedapm.runs.files import read_json, remove_leftovers, write_atomic, write_json
+from fedapm.runs.lock import lock_of
 from fedapm.runs.records import (
     CHECKPOINTS,
     CONFIG,
@@ -49,6 +48,7 @@ from fedapm.runs.records import (
 from fedapm.simulation.callbacks import RecordWriter, Remarks
 from fedapm.simulation.loop import Callback, Progress
 from fedapm.simulation.problem import Model, Problem
+from fedapm.simulation.spec import RunSpec
 
 CONTRIBUTIONS, EVENTS = "contributions", "events.jsonl"
 Tell = Callable[[str], None]

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedapm.core.batched import NotBatchable
-from fedapm.core.metrics import Score
+from fedapm.core.metrics import BatchedPredictions, Score
 from fedapm.core.vec import Vec
-from fedapm.simulation.batched import scores
 from fedapm.simulation.batched.losses import losses
 from fedapm.simulation.batched.network import BatchedNetwork, LinearChain
 from fedapm.simulation.batched.task import side_by_side
@@ -20,7 +19,9 @@ from fedapm.simulation.problem import Problem
 
 
 def scorable(problem: Problem, program: BatchedNetwork, clients: Sequence[int]) -> bool:
-    """Whether this is a plain classification by fully connected layers, on clients that all have test data."""
+    """Whether this is plain classification by fully connected layers, on clients that all have test data."""
+    if any(metric.batched is None for metric in problem.metrics):
+        return False
     if not isinstance(program, LinearChain) or problem.network(clients[0]).loss is not functional.cross_entropy:
         return False
     data = [problem.federation[k] for k in clients]
@@ -35,7 +36,7 @@ def score(problem: Problem, program: BatchedNetwork, clients: Sequence[int], u: 
     parameters = {**network.read(network.split.frozen), **u, **v}
     batched = frozenset(n for part in (u, v) if part.batched for n in part)
 
-    def outputs(part: Literal["train", "test"]) -> tuple[Tensor, Tensor, Tensor]:
+    def outputs(part: Literal["train", "test"]) -> BatchedPredictions:
         data = [problem.samples(k, part) for k in clients]
         inputs = [side_by_side([d.inputs[k] for d in data]) for k in range(len(data[0].inputs))]
         targets = side_by_side([d.targets for d in data])
@@ -43,13 +44,11 @@ def score(problem: Problem, program: BatchedNetwork, clients: Sequence[int], u: 
         made: Tensor = program.outputs(parameters, batched, inputs)
         if made.dim() != 3 or made.shape[2] < 2 or int(targets.max()) >= made.shape[2]:
             raise NotBatchable("the network does not give a score for each class")
-        return made, targets, torch.arange(targets.shape[1], device=targets.device) < sizes.unsqueeze(1)
+        present = torch.arange(targets.shape[1], device=targets.device) < sizes.unsqueeze(1)
+        return BatchedPredictions(made, targets, present, lambda: _loss(made, targets, present))
 
-    fitted, trained_on, in_train = outputs("train")
-    predicted, tested_on, in_test = outputs("test")
-    columns: dict[str, list[Score]] = scores.classification(predicted, tested_on, in_test)
-    columns["train_loss"] = _loss(fitted, trained_on, in_train)
-    columns["test_loss"] = _loss(predicted, tested_on, in_test)
+    predictions = {"train": outputs("train"), "test": outputs("test")}
+    columns = {m.name: m.batched(predictions[m.data]) for m in problem.metrics if m.batched is not None}
     return [{name: column[k] for name, column in columns.items()} for k in range(len(clients))]
 
 

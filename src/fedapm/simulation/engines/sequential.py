@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from fedapm.core.algorithm import Algorithm, State
-from fedapm.core.metrics import Score, classification
+from fedapm.core.metrics import Predictions, Score
 from fedapm.core.samples import Samples
 from fedapm.errors import FedapmError
 from fedapm.simulation.engines.base import ClientResult, ClientResults
@@ -49,17 +49,22 @@ class SequentialEngine:
         """Scores of the clients' models, each on its own data."""
         for client in clients:
             load_model(self.problem, self.algorithm, client, broadcast, store.get(client), view)
-            network = self.problem.network(client)
-            train, test = self.problem.samples(client, "train"), self.problem.samples(client, "test")
-            scores: dict[str, Score] = {}
-            predicted, fitted = network.predict(test) if len(test) else None, network.predict(train)
-            check_classes(self.problem.federation[client].id, fitted, train, test)
-            if test.classified and train.classified:
-                empty = test.targets.new_empty((0, 1))
-                scores |= classification(empty if predicted is None else predicted, test.targets)
-            scores["train_loss"] = network.loss(fitted, train.targets).item()
-            scores["test_loss"] = None if predicted is None else network.loss(predicted, test.targets).item()
-            yield scores
+            yield score_client(self.problem, client)
+
+
+def score_client(problem: Problem, client: int) -> dict[str, Score]:
+    """Every metric of the model that stands in a client's network."""
+    network = problem.network(client)
+    train, test = problem.samples(client, "train"), problem.samples(client, "test")
+    on_train = network.predict(train)
+    on_test = network.predict(test) if len(test) else test.targets.new_empty((0, 1))
+    check_classes(problem.federation[client].id, on_train, train, test)
+    predictions = {
+        "train": Predictions(on_train, train.targets, network.loss),
+        "test": Predictions(on_test, test.targets, network.loss),
+    }
+    classified = train.classified and test.classified
+    return {m.name: m.compute(predictions[m.data]) for m in problem.metrics if m.applies(classified)}
 
 
 def check_classes(client: str, outputs: Tensor, *parts: Samples) -> None:

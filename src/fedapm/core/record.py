@@ -1,0 +1,29 @@
+"""The record of a round: what every line of rounds.jsonl holds."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+Evaluation = dict[str, Any]
+"""One model's scores: for each metric mean, std, worst10 and clients, and under ``per_client`` every client's value."""
+
+
+class RoundRecord(TypedDict, total=False):
+    """One round. ``stationarity`` is there only where it was asked for."""
+
+    round: int
+    selected: list[int]
+    """The positions of the clients that were asked to take part."""
+    dropped: list[int]
+    """Those of them whose result was not used."""
+    bytes_up: int
+    bytes_down: int
+    total_bytes_up: int
+    total_bytes_down: int
+    drift: float | None
+    """Mean over the round's clients of Σ over shared tensors ‖u_i − ū‖."""
+    local: dict[str, float | int] | None
+    """What the local solvers did: epochs, loss, and under the ξ-rule what was achieved."""
+    stationarity: dict[str, float] | None
+    evaluations: dict[str, Evaluation] | None
+    """One entry for each of the method's views; None where the round was not evaluated."""

@@ -1,0 +1,96 @@
+"""RunSpec: a run that is ready to start."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedapm.core.algorithm import Algorithm
+from fedapm.simulation.engines import auto
+from fedapm.simulation.engines.base import Engine
+from fedapm.simulation.engines.vectorized import VectorizedEngine
+from fedapm.simulation.loop import Callback, Schedule, client_starts
+from fedapm.simulation.problem import Problem
+from fedapm.simulation.stores import disk
+from fedapm.simulation.stores.base import InitClient, MemoryStore, Store
+from fedapm.simulation.stores.table import TableStore
+from fedapm.version import __version__
+
+Tables = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A run that is ready to start."""
+
+    problem: Problem
+    algorithm: Algorithm
+    schedule: Schedule
+    settings: Tables
+    """What is written to the run folder's config.toml."""
+    checkpoint_every: int = 10
+    save_models: bool = True
+    engine: auto.EngineName = "auto"
+    workers: int | None = None
+    store: disk.Kind = "auto"
+
+    def choose(self) -> auto.EngineChoice:
+        """The engine that runs it."""
+        cohort = self.schedule.sampling.draw(len(self.problem), self.problem.seed, 1)
+        start = MemoryStore(client_starts(self.problem, self.algorithm))
+        return auto.engine(self.engine, self.problem, self.algorithm, start, cohort, self.workers)
+
+    def make_store(self, engine: Engine, folder: Path | None) -> Callable[[InitClient], Store]:
+        """What makes the place where clients' states are kept."""
+        population = len(self.problem)
+        usual = disk.store_maker(self.store, folder, population, self.problem.device)
+
+        def make(begin: InitClient) -> Store:
+            made = usual(begin)
+            rows = isinstance(engine, VectorizedEngine) and not self.problem.per_client
+            return TableStore(begin, population) if rows and isinstance(made, MemoryStore) else made
+
+        return make
+
+    def info(self) -> dict[str, Any]:
+        """What run.json says."""
+        network = self.problem.network(0)
+        personal = [self.problem.start(k).v0.numel for k in range(len(self.problem))]
+        return {
+            "fedapm": __version__,
+            "method": self.algorithm.name,
+            "label": self.algorithm.label,
+            "seed": self.problem.seed,
+            "views": list(self.algorithm.views),
+            "rounds": self.schedule.rounds,
+            "data": self.problem.federation.name,
+            "model": type(network.module).__name__,
+            "clients": [
+                {"id": c.id, "train": len(c.train), "test": len(c.test), "classes": c.classes}
+                for c in self.problem.federation.clients
+            ],
+            "parameters": {
+                "shared": self.problem.u0.numel,
+                "personal": personal if len(set(personal)) > 1 else personal[:1],
+                "frozen": network.read(network.split.frozen).numel,
+            },
+            "split": {
+                "shared": list(network.split.shared),
+                "personal": list(network.split.personal),
+                "frozen": list(network.split.frozen),
+            },
+            "environment": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "platform": platform.system(),
+            },
+        }
+
+
+CallbackFactory = Callable[[RunSpec, Path | None, int], Callback]
+"""Makes an observer of a run from its plan, its folder and the last round that is there already (-1: none)."""
