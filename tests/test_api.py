@@ -169,7 +169,7 @@ def test_every_saved_model_is_that_of_its_own_client(ids: list[str], tmp_path: P
     for name in ids:
         export_model(tmp_path / "run", name, tmp_path / f"{name}.safetensors")
         exported, _ = read_tensors(tmp_path / f"{name}.safetensors")
-        kept = made.progress.store.get(federation.position(name)).state
+        kept = made.engine.client_state(federation.position(name)).state
         assert torch.equal(exported["head.weight"], kept.v["head.weight"]), f"client {name}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -66,8 +65,4 @@ def train(
             engine=validated(EngineSettings, "engine", engine),
         )
     plan = build.plan(run, clients, model, loss)
-    return execute(plan, Path(out) if out is not None else None, resume=resume, show=progress, warn=_warn)
-
-
-def _warn(message: str) -> None:
-    print(f"fedapm: {message}", file=sys.stderr)
+    return execute(plan, Path(out) if out is not None else None, resume=resume, show=progress)

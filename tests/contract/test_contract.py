@@ -18,11 +18,12 @@ from fedapm.data import Dirichlet, Federation
 from fedapm.data.sets.digits import federation
 from fedapm.models import DigitsNet
 from fedapm.simulation import checkpoint
-from fedapm.simulation.callbacks import Memory
-from fedapm.simulation.engines.sequential import SequentialEngine
-from fedapm.simulation.loop import Loop, Schedule
+from fedapm.simulation.engines.sequential import SequentialEngine, train_client
+from fedapm.simulation.loop import Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
+from fedapm.simulation.state import RunState
+from tests.helpers import running
 
 KINDS = METHODS | PRESETS
 
@@ -66,10 +67,20 @@ def make(clients, name, model=DigitsNet, rule=None, seed=0, **solver):
     return problem, method
 
 
-def play(problem, method, rounds=3, fraction=0.4, callbacks=(), start=None, evaluate_every=1):
-    memory = Memory()
-    loop = Loop(problem, method, Schedule(rounds, Sampling(fraction), evaluate_every), [memory, *callbacks])
-    return loop.run(start and start(loop)), memory.records
+def play(problem, method, rounds=3, fraction=0.4, callbacks=(), resume=None, evaluate_every=1):
+    schedule = Schedule(rounds, Sampling(fraction), evaluate_every)
+    return running.play(problem, method, schedule, callbacks, resume=resume)
+
+
+def before(problem, method):
+    """A run before its first round."""
+    return running.picture(RunState(0, method.server_init(problem.u0)), SequentialEngine(problem, method))
+
+
+def trained(problem, method, client, start):
+    """One client's first round."""
+    broadcast = method.broadcast(start.server)
+    return train_client(problem, method, client, start.store.get(client), broadcast, 1)
 
 
 def snapshot(state: State) -> State:
@@ -94,14 +105,12 @@ def test_another_seed_gives_another_run(clients, name):
 
 def test_the_order_of_clients_does_not_matter(clients, name):
     problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
-    start = Loop(problem, method, Schedule(1, Sampling(1.0))).start()
-    broadcast = method.broadcast(start.server)
-    engine = SequentialEngine(problem, method)
-    forward = {d.client: d for d in engine.train(range(CLIENTS), broadcast, start.store, 1)}
-    backward = {d.client: d for d in engine.train(reversed(range(CLIENTS)), broadcast, start.store, 1)}
+    start = before(problem, method)
+    forward = {k: trained(problem, method, k, start) for k in range(CLIENTS)}
+    backward = {k: trained(problem, method, k, start) for k in reversed(range(CLIENTS))}
     for k in range(CLIENTS):
-        assert equal(forward[k].reply.state, backward[k].reply.state)
-        assert forward[k].reply.u.equal(backward[k].reply.u)
+        assert equal(forward[k].update.state, backward[k].update.state)
+        assert forward[k].update.u.equal(backward[k].update.u)
         assert forward[k].buffers.equal(backward[k].buffers)
 
 
@@ -152,16 +161,16 @@ def test_clients_that_were_not_selected_keep_their_state(clients, name):
 
 def test_nothing_personal_frozen_or_buffered_is_sent(clients, name):
     problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
-    start = Loop(problem, method, Schedule(1, Sampling(1.0))).start()
+    start = before(problem, method)
     broadcast = method.broadcast(start.server)
-    done = next(iter(SequentialEngine(problem, method).train([0], broadcast, start.store, 1)))
+    done = trained(problem, method, 0, start)
     split = problem.network(0).split
     private = {*split.personal, *split.frozen, *done.buffers}
     assert done.buffers, "the network has running statistics"
     assert not torch.equal(done.buffers["norm.running_mean"], start.store.get(0).buffers["norm.running_mean"])
-    for message in (*done.reply.upload.sums.values(), *broadcast.vectors.values()):
+    for message in (*done.update.upload.sums.values(), *broadcast.vectors.values()):
         assert not private & set(message)
-    sent = sum(v.nbytes for v in done.reply.upload.sums.values())
+    sent = sum(v.nbytes for v in done.update.upload.sums.values())
     assert (sent == 0) == (not split.shared)
 
 
@@ -175,11 +184,14 @@ def test_buffers_stay_with_their_client(clients, name):
 def test_state_survives_a_file(clients, name, tmp_path):
     problem, method = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
     progress, _ = play(problem, method)
-    path = checkpoint.save(tmp_path, progress)
+    path = checkpoint.save(tmp_path, progress.state, progress.store)
     again, other = make(clients, name, model=Busy, rule=SplitRule(personal=("head",)))
-    loaded = checkpoint.load(path, Loop(again, other, Schedule(3, Sampling())).start())
+    fresh = before(again, other)
+    state = checkpoint.load(path, fresh.state, fresh.store)
+    loaded = running.Picture(state.round, state.server, fresh.store, state)
     assert equal(loaded.server, progress.server)
-    assert (loaded.round, loaded.bytes_up, loaded.bytes_down) == (3, progress.bytes_up, progress.bytes_down)
+    assert (state.round, state.bytes_up) == (3, progress.state.bytes_up)
+    assert state.bytes_down == progress.state.bytes_down
     for k in range(CLIENTS):
         assert equal(loaded.store.get(k).state, progress.store.get(k).state)
         assert loaded.store.get(k).buffers.equal(progress.store.get(k).buffers)
@@ -188,8 +200,10 @@ def test_state_survives_a_file(clients, name, tmp_path):
 def test_going_on_from_a_file_changes_nothing(clients, name, tmp_path):
     straight, whole = play(*make(clients, name), rounds=4)
     half, first = play(*make(clients, name), rounds=2)
-    path = checkpoint.save(tmp_path, half)
-    resumed, second = play(*make(clients, name), rounds=4, start=lambda loop: checkpoint.load(path, loop.start()))
+    path = checkpoint.save(tmp_path, half.state, half.store)
+    resumed, second = play(
+        *make(clients, name), rounds=4, resume=lambda loop, engine: checkpoint.load(path, loop.state, engine.store)
+    )
     assert equal(resumed.server, straight.server)
     assert second == whole[3:]
     assert first == whole[:3]
@@ -233,7 +247,7 @@ def test_it_learns(name):
 def test_bytes_are_those_of_the_messages(clients, name):
     problem, method = make(clients, name)
     _, records = play(problem, method, rounds=2, fraction=0.4)
-    start = Loop(problem, method, Schedule(1, Sampling())).start()
+    start = before(problem, method)
     broadcast = method.broadcast(start.server)
     reply = method.client_update(broadcast, start.store.get(0).state, problem.task(0, 1))
     for record in records[1:]:

@@ -20,14 +20,13 @@ from fedapm.data.sets.digits import federation
 from fedapm.errors import FedapmError
 from fedapm.models import DigitsNet
 from fedapm.simulation import checkpoint
-from fedapm.simulation.callbacks import Memory
 from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
-from fedapm.simulation.loop import Loop, Schedule
+from fedapm.simulation.loop import Schedule
 from fedapm.simulation.problem import Problem, Weighting
 from fedapm.simulation.sampling import Sampling
-from fedapm.simulation.stores.table import TableStore
+from tests.helpers.running import play
 
 KINDS = METHODS | PRESETS
 CLIENTS = 6
@@ -54,20 +53,18 @@ def clients(request) -> Federation:
     )
 
 
-def run(clients, name, engine, rounds=10, weights="uniform", make_store=None, model=double, **solver):
+def run(clients, name, engine, rounds=10, weights="uniform", model=double, **solver):
     method = KINDS[name]()
     settings = SGDConfig(**({"lr": 0.05, "epochs": 2, "batch_size": 20, "weight_decay": 0.001} | solver))
     rule = SplitRule(preset="output") if model is double else SplitRule()
     problem = Problem(
         clients, model, rule, adapt=method.adapt, solver=settings, weighting=Weighting(weights), rounds=rounds
     )
-    memory, made = Memory(), engine(problem, method)
-    extra = {} if make_store is None else {"make_store": lambda begin: make_store(begin, CLIENTS)}
-    loop = Loop(problem, method, Schedule(rounds, Sampling(0.5), 5), [memory], made, **extra)
+    runs = engine(problem, method)
     try:
-        return loop.run(), memory.records, made
+        return *play(problem, method, Schedule(rounds, Sampling(0.5), 5), engine=runs), runs
     finally:
-        made.close()
+        runs.close()
 
 
 def gap(a: State, b: State) -> float:
@@ -97,7 +94,7 @@ def test_side_by_side_agrees_with_one_by_one(clients, name):
     # the others are run one by one, which ten rounds would only do twice
     rounds = 10 if name in TOGETHER else 3
     alone, expected, _ = run(clients, name, SequentialEngine, rounds)
-    many, found, engine = run(clients, name, VectorizedEngine, rounds, make_store=TableStore)
+    many, found, engine = run(clients, name, VectorizedEngine, rounds)
     assert gap(many.server, alone.server) < 1e-9
     assert max(gap(many.store.get(k).state, alone.store.get(k).state) for k in range(CLIENTS)) < 1e-9
     for ours, theirs in zip(found, expected, strict=True):
@@ -108,7 +105,7 @@ def test_side_by_side_agrees_with_one_by_one(clients, name):
         assert ours["drift"] == pytest.approx(theirs["drift"], abs=1e-9)
         assert ours["local"] == pytest.approx(theirs["local"], abs=1e-9)
     if name in TOGETHER:
-        assert engine.remarks == []
+        assert engine.fallback_reasons == []
 
 
 @pytest.mark.parametrize("name", ["fedapm", "fedavg", "scaffold"])
@@ -118,7 +115,7 @@ def test_in_single_precision_the_difference_stays_below_a_hundred_thousandth(nam
     alone, _, _ = run(clients, name, SequentialEngine, model=model)
     many, _, engine = run(clients, name, VectorizedEngine, model=model)
     assert gap(many.server, alone.server) < 1e-5
-    assert engine.remarks == []
+    assert engine.fallback_reasons == []
 
 
 @pytest.mark.parametrize("name", ["fedapm", "fedavg", "scaffold", "ditto"])
@@ -126,14 +123,14 @@ def test_in_single_precision_the_difference_stays_below_a_hundred_thousandth(nam
 def test_side_by_side_knows_every_setting_of_the_solver(clients, name, extra):
     alone, _, _ = run(clients, name, SequentialEngine, rounds=3, weights="samples", **extra)
     many, _, engine = run(clients, name, VectorizedEngine, rounds=3, weights="samples", **extra)
-    assert engine.remarks == []
+    assert engine.fallback_reasons == []
     assert gap(many.server, alone.server) < 1e-9
 
 
 def test_little_memory_means_fewer_clients_together_and_the_same_results(clients):
     alone, expected, _ = run(clients, "fedapm", SequentialEngine, rounds=3)
     few, found, engine = run(clients, "fedapm", lambda p, m: VectorizedEngine(p, m, memory=1), rounds=3)
-    assert engine.remarks == []
+    assert engine.fallback_reasons == []
     assert gap(few.server, alone.server) < 1e-9
     assert found[-1]["drift"] == pytest.approx(expected[-1]["drift"], abs=1e-9)
 
@@ -156,7 +153,7 @@ class Curved(nn.Module):
 def test_any_network_can_be_trained_side_by_side(clients):
     alone, _, _ = run(clients, "fedsim", SequentialEngine, rounds=3, model=Curved)
     many, _, engine = run(clients, "fedsim", VectorizedEngine, rounds=3, model=Curved)
-    assert engine.remarks == []
+    assert engine.fallback_reasons == []
     assert gap(many.server, alone.server) < 1e-9
 
 
@@ -173,19 +170,21 @@ class Normed(nn.Sequential):
 
 
 @pytest.mark.parametrize(("model", "reason"), [(Dropping, "Dropout"), (Normed, "running_mean")])
-def test_what_belongs_to_one_client_is_run_one_by_one_and_said(clients, model, reason):
+def test_what_belongs_to_one_client_is_run_one_by_one_and_said(clients, model, reason, caplog):
+    caplog.set_level("INFO", "fedapm")
     alone, expected, _ = run(clients, "fedsim", SequentialEngine, rounds=2, model=model)
     many, found, engine = run(clients, "fedsim", VectorizedEngine, rounds=2, model=model)
     assert found == expected
     assert gap(many.server, alone.server) == 0
-    assert any(reason in remark and "one by one" in remark for remark in engine.remarks)
+    assert reason in engine.fallback_reasons[0]
+    assert f"one by one, because {engine.fallback_reasons[0]}." in caplog.text
 
 
 def test_an_l2_term_of_the_personal_part_is_the_same_side_by_side(clients):
     alone, _, _ = run(clients, "fedapm", SequentialEngine, rounds=3, weight_decay_v=0.1)
     many, _, engine = run(clients, "fedapm", VectorizedEngine, rounds=3, weight_decay_v=0.1)
     plain, _, _ = run(clients, "fedapm", SequentialEngine, rounds=3)
-    assert engine.remarks == []
+    assert engine.fallback_reasons == []
     assert gap(many.server, alone.server) < 1e-9
     assert gap(plain.server, alone.server) > 1e-3, "it does something"
 
@@ -195,7 +194,7 @@ def test_two_l2_terms_at_once_are_run_one_by_one_and_said(clients):
     many, found, engine = run(clients, "fedsim", VectorizedEngine, rounds=2, weight_decay_v=0.1)
     assert [r["selected"] for r in found] == [r["selected"] for r in expected]
     assert gap(many.server, alone.server) == 0
-    assert any("L2 term" in remark and "one by one" in remark for remark in engine.remarks)
+    assert any("L2 term" in reason for reason in engine.fallback_reasons)
 
 
 def test_a_client_that_diverges_is_left_out_side_by_side_too(clients):
@@ -204,7 +203,7 @@ def test_a_client_that_diverges_is_left_out_side_by_side_too(clients):
     bad.train.inputs[0][0, 0] = math.nan
     try:
         alone, expected, _ = run(poisoned, "fedavg", SequentialEngine, rounds=4)
-        many, found, _ = run(poisoned, "fedavg", VectorizedEngine, rounds=4, make_store=TableStore)
+        many, found, _ = run(poisoned, "fedavg", VectorizedEngine, rounds=4)
     finally:
         bad.train.inputs[0][0, 0] = 0.0
     assert [r["dropped"] for r in found] == [r["dropped"] for r in expected]
@@ -232,18 +231,19 @@ def test_a_method_that_stacks_mean_nothing_to_is_noticed(clients):
     # training falls back to one client after the other; evaluation may still differ in its rounding
     assert [row["drift"] for row in found] == [row["drift"] for row in expected]
     assert gap(many.server, alone.server) == 0
-    assert any("comes out differently" in remark for remark in engine.remarks)
+    assert any("comes out differently" in reason for reason in engine.fallback_reasons)
 
 
 def test_a_checkpoint_of_one_engine_is_continued_by_another(clients, tmp_path):
-    half, _, _ = run(clients, "fedapm", VectorizedEngine, rounds=2, make_store=TableStore)
-    path = checkpoint.save(tmp_path, half)
+    half, _, _ = run(clients, "fedapm", VectorizedEngine, rounds=2)
+    path = checkpoint.save(tmp_path, half.state, half.store)
     method = KINDS["fedapm"]()
     settings = SGDConfig(lr=0.05, epochs=2, batch_size=20, weight_decay=0.001)
     problem = Problem(clients, double, SplitRule(preset="output"), adapt=method.adapt, solver=settings, rounds=4)
-    loop = Loop(problem, method, Schedule(4, Sampling(0.5), 5))
+    schedule = Schedule(4, Sampling(0.5), 5)
     straight, _, _ = run(clients, "fedapm", SequentialEngine, rounds=4)
-    assert gap(loop.run(checkpoint.load(path, loop.start())).server, straight.server) < 1e-9
+    end, _ = play(problem, method, schedule, resume=lambda loop, e: checkpoint.load(path, loop.state, e.store))
+    assert gap(end.server, straight.server) < 1e-9
 
 
 class Deadly(nn.Module):
@@ -278,16 +278,16 @@ def deadly(path):
     return make
 
 
-def test_a_worker_that_dies_is_replaced_and_its_client_run_again(clients, tmp_path):
+def test_a_worker_that_dies_is_replaced_and_its_client_run_again(clients, tmp_path, caplog):
     count = tmp_path / "deaths"
     tokens(count, 0)
     alone, expected, _ = run(clients, "fedavg", SequentialEngine, rounds=2, model=deadly(count))
     tokens(count, 2)
-    shared, found, engine = run(clients, "fedavg", lambda p, m: ProcessEngine(p, m, 2), rounds=2, model=deadly(count))
+    shared, found, _ = run(clients, "fedavg", lambda p, m: ProcessEngine(p, m, 2), rounds=2, model=deadly(count))
     assert found == expected
     assert gap(shared.server, alone.server) == 0
     assert not list(count.iterdir())
-    assert any("SIGKILL" in remark for remark in engine.remarks)
+    assert "SIGKILL" in caplog.text
 
 
 def test_a_client_that_always_kills_its_worker_is_named(clients, tmp_path):
@@ -301,8 +301,7 @@ def test_workers_end_with_their_engine(clients):
     method = KINDS["fedavg"]()
     problem = Problem(clients, double, SplitRule(preset="output"), adapt=method.adapt)
     engine = ProcessEngine(problem, method, 2)
-    loop = Loop(problem, method, Schedule(1, Sampling(1.0)), engine=engine)
-    loop.run()
+    play(problem, method, Schedule(1, Sampling(1.0)), engine=engine)
     pids = [w.process.pid for w in engine._workers]
     assert len(pids) == 2
     engine.close()
@@ -326,19 +325,19 @@ def test_clients_with_networks_of_their_own_run_in_processes(clients):
         width = 8 + 4 * (int(client.id) % 3)
         return nn.Sequential(nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 10)).double()
 
-    def play(engine):
+    def each_its_own(engine):
         method = KINDS["fedalt"]()
         problem = Problem(
             clients, make, SplitRule(personal=("2", "4")), adapt=method.adapt, solver=SGDConfig(lr=0.05, batch_size=20)
         )
-        made = engine(problem, method)
-        memory = Memory()
+        runs = engine(problem, method)
         try:
-            return Loop(problem, method, Schedule(3, Sampling(0.5)), [memory], made).run(), memory.records
+            return play(problem, method, Schedule(3, Sampling(0.5)), engine=runs)
         finally:
-            made.close()
+            runs.close()
 
-    (alone, expected), (shared, found) = play(SequentialEngine), play(lambda p, m: ProcessEngine(p, m, 2))
+    alone, expected = each_its_own(SequentialEngine)
+    shared, found = each_its_own(lambda p, m: ProcessEngine(p, m, 2))
     assert found == expected
     assert gap(shared.server, alone.server) == 0
 
@@ -348,7 +347,7 @@ def test_nobody_waits_for_a_worker_whose_parent_is_gone(clients):
     method = KINDS["fedavg"]()
     problem = Problem(clients, double, SplitRule(preset="output"), adapt=method.adapt)
     engine = ProcessEngine(problem, method, 2)
-    Loop(problem, method, Schedule(1, Sampling(1.0)), engine=engine).run()
+    play(problem, method, Schedule(1, Sampling(1.0)), engine=engine)
     processes = [w.process for w in engine._workers]
     for worker in engine._workers:
         worker.connection.close()

@@ -8,10 +8,11 @@ import torch
 from fedapm import FedAPM, FedAvg, Local
 from fedapm.core.solver import Epochs, Prox, SGDConfig, UntilStationary
 from fedapm.core.vec import Vec
-from fedapm.simulation.callbacks import Memory
-from fedapm.simulation.loop import Loop, Schedule
+from fedapm.simulation.callbacks import History
+from fedapm.simulation.loop import Schedule
 from fedapm.simulation.sampling import Sampling
 from tests.helpers.problems import convex
+from tests.helpers.running import play
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +159,8 @@ def test_smaller_xi_takes_more_epochs(known):
 def test_the_cap_on_epochs_holds_and_the_miss_is_recorded(known):
     method = FedAPM(rho=0.5, xi=1e-12, mu=0.5, max_epochs=2)
     problem = known.problem(method, SGDConfig(lr=0.1, batch_size=0, weight_decay=0.05))
-    memory = Memory()
-    Loop(problem, method, Schedule(1, Sampling(1.0)), [memory]).run()
+    memory = History()
+    play(problem, method, Schedule(1, Sampling(1.0)), [memory])
     local = memory.records[1]["local"]
     assert local["epochs"] == 4
     assert local["missed"] == len(known.federation)
@@ -169,8 +170,8 @@ def test_the_cap_on_epochs_holds_and_the_miss_is_recorded(known):
 def test_xi_shrinks_by_mu_only_for_those_who_take_part(known):
     method = FedAPM(rho=0.5, xi=0.4, mu=0.5, max_epochs=3)
     problem = known.problem(method, SGDConfig(lr=0.1, batch_size=0))
-    memory = Memory()
-    progress = Loop(problem, method, Schedule(6, Sampling(count=2)), [memory]).run()
+    memory = History()
+    progress, _ = play(problem, method, Schedule(6, Sampling(count=2)), [memory])
     for k in range(len(known.federation)):
         times = sum(k in record["selected"] for record in memory.records)
         assert progress.store.get(k).state.xi == pytest.approx(0.4 * 0.5**times)

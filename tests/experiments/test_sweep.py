@@ -14,14 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapm import FedapmError
+from fedapm.core.record import RoundRecord
 from fedapm.errors import Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.experiments.sweep import MANY, Member, members, run_all
 from fedapm.experiments.vary import Axis, parse_vary, value_text
 from fedapm.runs.records import load_run
-from fedapm.simulation.loop import Callback, Progress, Record
+from fedapm.simulation.loop import Callback
 from fedapm.simulation.spec import RunSpec
+from fedapm.simulation.state import RunState
 from tests.cli.test_cli import content
 from tests.helpers.cli import QUICK, assert_refused, fedapm
 from tests.helpers.unit import few, refused
@@ -249,11 +251,11 @@ class StopRule:
         self.runs += 1
         return self
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
-        if self.runs == 2 and progress.round == 1:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        if self.runs == 2 and state.round == 1:
             signal.raise_signal(signal.SIGINT)
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, state: RunState, status: str) -> None:
         """Nothing to do."""
 
 

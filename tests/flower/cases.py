@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from fedapm.core.algorithm import State
+from fedapm.core.messages import collect_messages
+from fedapm.core.record import RoundRecord
 from fedapm.core.vec import Vec
 from fedapm.data import Dirichlet, Federation
 from fedapm.data.sets.digits import federation
@@ -22,12 +24,10 @@ from fedapm.flower.settings import Deployment, deployment
 from fedapm.flower.transport.version import FRESH
 from fedapm.models import DigitsNet
 from fedapm.runs.records import JsonLines, load_run
-from fedapm.simulation.callbacks import Memory
-from fedapm.simulation.engines.base import ClientResults
 from fedapm.simulation.engines.sequential import SequentialEngine
-from fedapm.simulation.loop import Loop, Progress, Record
 from fedapm.simulation.problem import Problem, Weighting
 from tests.flower.grid import InProcessGrid
+from tests.helpers.running import Picture, play
 
 CLIENTS = ("north", "south", "east", "west", "middle")
 
@@ -82,12 +82,16 @@ class Case:
     def plan(self) -> Deployment:
         return deployment(self.given)
 
-    def serve(self) -> list[Record]:
+    def serve(self) -> list[RoundRecord]:
         """The whole run over the grid; its records."""
-        serve(self.grid.link(), self.plan, self.out, self.said.append, self.make)
+        with collect_messages() as messages:
+            try:
+                serve(self.grid.link(), self.plan, self.out, self.make)
+            finally:
+                self.said += messages
         return self.records()
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[RoundRecord]:
         return list(JsonLines(self.out / "rounds.jsonl"))
 
     def events(self) -> list[tuple[int, str, str]]:
@@ -123,13 +127,11 @@ class Case:
             rounds=experiment.engine.rounds,
         )
 
-    def sequential(self, absent: Mapping[int, Sequence[int]] | None = None) -> tuple[Progress, list[Record]]:
+    def sequential(self, absent: Mapping[int, Sequence[int]] | None = None) -> tuple[Picture, list[RoundRecord]]:
         """The same experiment in one process, where some clients are away in some rounds."""
         problem, experiment = self.problem(), self.plan.experiment
-        memory = Memory()
         engine = Partly(problem, experiment.algorithm, absent or {})
-        loop = Loop(problem, experiment.algorithm, build.schedule(experiment.engine), [memory], engine)
-        return loop.run(), memory.records
+        return play(problem, experiment.algorithm, build.schedule(experiment.engine), engine=engine)
 
     @property
     def complete(self) -> bool:
@@ -143,12 +145,11 @@ class Partly(SequentialEngine):
         super().__init__(problem, algorithm)
         self.absent = absent
 
-    def run_round(self, clients, down, store, round) -> ClientResults:
-        there = [k for k in clients if k not in self.absent.get(round, ())]
-        return ClientResults(self.train(there, down, store, round))
+    def _train(self, round, selected, broadcast):
+        return super()._train(round, [k for k in selected if k not in self.absent.get(round, ())], broadcast)
 
 
-def dropped(records: Sequence[Record]) -> dict[int, list[int]]:
+def dropped(records: Sequence[RoundRecord]) -> dict[int, list[int]]:
     """Who did not take part in which round, as the records say."""
     return {record["round"]: record["dropped"] for record in records if record["dropped"]}
 

@@ -31,9 +31,9 @@ def checked(case: Case, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The invariant, looked at whenever a round's result is in place."""
     original, seen = ServerCheckpoints.save, []
 
-    def save(self, progress, ledger, record):
-        original(self, progress, ledger, record)
-        saved = read_checkpoint(self.folder / f"round-{progress.round:06d}.safetensors")
+    def save(self, folder, progress, ledger, record):
+        original(self, folder, progress, ledger, record)
+        saved = read_checkpoint(folder / f"round-{progress.round:06d}.safetensors")
         held, expected = kept_mean(case, progress.server, case.acknowledged(saved))
         assert gap(held, expected) < TINY, f"round {progress.round}"
         seen.append(progress.round)
@@ -55,7 +55,7 @@ def selected(case: Case, number: int) -> list[str]:
 
 def assert_as_in_one_process(case: Case, records) -> None:
     progress, expected = case.sequential(dropped(records))
-    server = case.saved().progress.server
+    server = case.saved().state.server
     assert same(server, progress.server)
     for ours, theirs in zip(records, expected, strict=True):
         for view, found in ours["evaluations"].items():

@@ -19,9 +19,8 @@ from fedapm.flower.local.certificates import write_certificates, write_key
 from fedapm.flower.local.processes import Process, _descendants, at_home, stop
 from fedapm.flower.server.checkpoint import read_checkpoint
 from fedapm.runs.records import JsonLines
-from fedapm.simulation.callbacks import Memory
-from fedapm.simulation.loop import Loop
 from tests.flower.cases import Partly, same
+from tests.helpers.running import play
 
 pytestmark = pytest.mark.deployment
 
@@ -148,17 +147,16 @@ def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
     assert [r["round"] for r in records] == list(range(ROUNDS + 1))
     absent = {r["round"]: r["dropped"] for r in records}
     plan = build.plan(build.resolve(tomllib.loads((out / "config.toml").read_text())))
-    memory = Memory()
     engine = Partly(plan.problem, plan.algorithm, absent)
-    expected = Loop(plan.problem, plan.algorithm, plan.schedule, [memory], engine).run()
+    expected, history = play(plan.problem, plan.algorithm, plan.schedule, engine=engine)
     saved = read_checkpoint(out / "checkpoints" / f"round-{ROUNDS:06d}.safetensors")
-    assert same(saved.progress.server, expected.server)
+    assert same(saved.state.server, expected.server)
     for k in range(NODES):
         versions = Versions(made.folder / "nodes" / str(k) / "state", saved.ledger.run, str(k))
         accepted = saved.ledger.entry(k).accepted
         if accepted:
             assert same(versions.load(accepted).kept.state, expected.store.get(k).state), k
-    for ours, theirs in zip(records, memory.records, strict=True):
+    for ours, theirs in zip(records, history, strict=True):
         for view, evaluation in ours["evaluations"].items():
             for name, values in evaluation["per_client"].items():
                 pairs = zip(values, theirs["evaluations"][view]["per_client"][name], strict=True)

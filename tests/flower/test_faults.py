@@ -160,7 +160,7 @@ def test_a_client_with_another_shared_shape_is_refused_by_name(tmp_path, monkeyp
     assert all("shape" in what and "west" in what for what in said)
     assert all(r["evaluations"]["model"]["per_client"]["accuracy"][odd] is None for r in records)
     absent = {r["round"]: r["dropped"] for r in records}
-    assert same(case.saved().progress.server, case.sequential(absent)[0].server)
+    assert same(case.saved().state.server, case.sequential(absent)[0].server)
 
 
 def test_too_few_replies_stop_the_run_where_it_can_go_on(tmp_path, monkeypatch):
@@ -168,7 +168,7 @@ def test_too_few_replies_stop_the_run_where_it_can_go_on(tmp_path, monkeypatch):
     case.grid.fate = lambda carried: [lost(carried)] if carried.trains == 3 else None
     with refused("round 3", "0 of 3", "the node is gone", "goes on from there"):
         case.serve()
-    assert case.saved().progress.round == 2
+    assert case.saved().state.round == 2
     assert [r["round"] for r in case.records()] == [0, 1]
     case.grid.fate = None
     with checked(case, monkeypatch) as seen:
@@ -184,7 +184,7 @@ def test_when_nobody_answers_at_all_it_is_an_error(tmp_path):
     case.grid.fate = lambda carried: None if "hello" in carried.asked else []
     with refused("round 1", "no reply"):
         case.serve()
-    assert case.saved().progress.round == 0
+    assert case.saved().state.round == 0
 
 
 def test_at_the_end_everybody_is_waited_for(tmp_path):
@@ -231,7 +231,7 @@ def test_clients_that_all_diverge_stop_the_run_with_advice(tmp_path):
     case = Case.of(tmp_path, solver={"lr": 1e200})
     with pytest.raises(Diverged, match=r"solver\.lr"):
         case.serve()
-    assert case.saved().progress.round == 0
+    assert case.saved().state.round == 0
     assert not any("Traceback" in text for text in case.said)
 
 

@@ -104,14 +104,14 @@ def test_an_operator_may_re_admit_a_client(tmp_path, monkeypatch):
     k = CLIENTS.index(who)
     losing(case, who, after=2)
     case.serve()
-    before = case.saved().progress.server
+    before = case.saved().state.server
     assert case.saved().ledger.entry(k).accepted
     assert who in readmission.request(case.out, who)
     longer = changed(case, engine={"rounds": 6})
     with checked(longer, monkeypatch) as seen:
         records = longer.serve()
     assert seen == [4, 5, 6]
-    assert not same(before, longer.saved().progress.server)
+    assert not same(before, longer.saved().state.server)
     assert any(client == who and "begins anew" in what for _, client, what in case.events())
     assert any(k in r["selected"] and k not in r["dropped"] for r in records[5:])
 
@@ -158,9 +158,9 @@ def test_taking_everybody_back_leaves_what_there_was_at_the_start(tmp_path, name
     saved, method = case.saved(), case.plan.experiment.algorithm
     files = Contributions(case.out / "contributions", method.cumulative)
     sums = taken_back(files.read(e.contribution) for e in saved.ledger.entries.values() if e.contribution)
-    u = saved.progress.server.u
+    u = saved.state.server.u
     zero = {n: u.zeros() for n in ("du",) if name == "scaffold"}
-    after = method.server_update(saved.progress.server, Aggregate({**zero, **sums}, 1.0, 1), len(CLIENTS))
+    after = method.server_update(saved.state.server, Aggregate({**zero, **sums}, 1.0, 1), len(CLIENTS))
     start = method.server_init(case.problem().u0)
     field = "c" if name == "scaffold" else "u"
     assert gap(after[field], start[field]) < TINY

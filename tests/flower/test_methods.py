@@ -68,7 +68,7 @@ def test_every_method_equals_the_sequential_engine(played):
     unknown = ["drift"] if case.plan.experiment.algorithm.name in WITHOUT_A_SHARED_MODEL else []
     assert but(found, *unknown) == but(expected, *unknown)
     assert [r["selected"] for r in found[1:]] != [list(range(len(CLIENTS)))] * 5
-    assert same(case.saved().progress.server, progress.server)
+    assert same(case.saved().state.server, progress.server)
     for k, (client, state) in enumerate(case.acknowledged().items()):
         assert same(state, progress.store.get(k).state), client
     assert case.complete
@@ -110,7 +110,7 @@ def test_weights_by_samples_need_no_data_on_the_server(tmp_path, units):
     case = Case.of(tmp_path, "fedapm", engine={"weights": "samples", "units": units})
     found, (progress, expected) = case.serve(), case.sequential()
     assert found == expected
-    assert same(case.saved().progress.server, progress.server)
+    assert same(case.saved().state.server, progress.server)
 
 
 def test_nothing_but_sums_scores_and_sizes_leaves_a_node(played):
@@ -150,7 +150,7 @@ def test_a_client_that_comes_out_infinite_is_left_out_of_the_round(tmp_path, mon
     records = case.serve()
     assert all(r["dropped"] == [k for k in r["selected"] if k == east] for r in records)
     assert any(r["dropped"] for r in records)
-    assert same(case.saved().progress.server, case.sequential({r["round"]: r["dropped"] for r in records})[0].server)
+    assert same(case.saved().state.server, case.sequential({r["round"]: r["dropped"] for r in records})[0].server)
     assert case.saved().ledger.entry(east).accepted == ""
     assert not list((tmp_path / "nodes" / str(100 + east)).rglob("0*.safetensors"))
 
@@ -164,7 +164,7 @@ def test_a_named_data_set_is_dealt_out_on_every_node_as_in_one_process(tmp_path)
     case = Case.of(tmp_path)
     case.grid.app = client_app()
     case.grid.clients = {k: {"partition-id": k} for k in range(3)}
-    serve(case.grid.link(), deployment(tables, {"flower": {"wait": 5.0}}), case.out, case.said.append)
+    serve(case.grid.link(), deployment(tables, {"flower": {"wait": 5.0}}), case.out)
     execute(build.plan(build.resolve(tables)), tmp_path / "one", show=False)
     found, expected = load_run(case.out), load_run(tmp_path / "one")
     assert found.rounds == expected.rounds
@@ -202,4 +202,4 @@ def test_single_precision_is_equal_too(tmp_path):
     case.grid.app = client_app(data=lambda n: half[half.position(n)], model=case.make)
     found, (progress, expected) = case.serve(), case.sequential()
     assert found == expected
-    assert same(case.saved().progress.server, progress.server)
+    assert same(case.saved().state.server, progress.server)

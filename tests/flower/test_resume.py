@@ -9,7 +9,7 @@ from fedapm.flower.client.versions import Versions
 from fedapm.flower.server.checkpoint import ServerCheckpoints
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.records import JsonLines
-from fedapm.simulation.checkpoint import found
+from fedapm.simulation.stores.disk import checkpoint_files
 from tests.flower.cases import CLIENTS, Case, changed, same
 from tests.helpers.unit import refused
 
@@ -22,7 +22,7 @@ def assert_as_if_nothing_had_happened(case: Case) -> None:
     records = case.serve()
     progress, expected = case.sequential()
     assert records == expected
-    assert same(case.saved().progress.server, progress.server)
+    assert same(case.saved().state.server, progress.server)
     for k, state in enumerate(case.acknowledged().values()):
         assert same(state, progress.store.get(k).state), CLIENTS[k]
     assert case.complete
@@ -51,10 +51,10 @@ def test_killed_between_two_writes(tmp_path, monkeypatch, round, when):
     case = Case.of(tmp_path, "fedapm")
     save, append = ServerCheckpoints.save, JsonLines.append
 
-    def killing_save(self, progress, ledger, record):
+    def killing_save(self, folder, progress, ledger, record):
         if progress.round == round and when == "before the checkpoint":
             raise Killed
-        save(self, progress, ledger, record)
+        save(self, folder, progress, ledger, record)
         if progress.round == round and when == "after the checkpoint":
             raise Killed
 
@@ -78,7 +78,7 @@ def test_a_round_is_saved_before_it_is_announced(tmp_path):
     def fate(carried):
         if "round" in carried.asked:
             announced.append(carried.asked["round"])
-            assert case.saved().progress.round == carried.asked["round"]
+            assert case.saved().state.round == carried.asked["round"]
 
     case.grid.fate = fate
     case.serve()
@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_still_has_its_clien
     with pytest.raises(Killed):
         case.serve()
     case.grid.fate = None
-    newest, _ = found(case.out / "checkpoints")
+    newest, _ = checkpoint_files(case.out / "checkpoints")
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
@@ -209,7 +209,7 @@ def test_clients_keep_only_what_a_server_could_go_back_to(tmp_path):
         assert [int(i.split("-")[0]) for i in ids] == [11, 12]
     files = list((case.out / "contributions").iterdir())
     assert len(files) == 2 * len(CLIENTS)
-    assert len(found(case.out / "checkpoints")) == 2
+    assert len(checkpoint_files(case.out / "checkpoints")) == 2
 
 
 def test_who_changes_machines_is_known_by_its_own_id(tmp_path):
@@ -228,7 +228,7 @@ def test_who_changes_machines_is_known_by_its_own_id(tmp_path):
     records = case.serve()
     assert case.complete
     progress, _ = case.sequential({r["round"]: r["dropped"] for r in records})
-    assert same(case.saved().progress.server, progress.server)
+    assert same(case.saved().state.server, progress.server)
     assert any(c.node == 999 and c.trains for c in case.grid.carried)
 
 

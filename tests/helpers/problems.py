@@ -9,13 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from fedapm.core.algorithm import Algorithm
+from fedapm.core.record import RoundRecord
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.data import Federation
-from fedapm.simulation.callbacks import Memory
-from fedapm.simulation.loop import Loop, Progress, Record, Schedule
+from fedapm.simulation.engines.base import LocalEngine
+from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.loop import Callback, Schedule
 from fedapm.simulation.problem import Problem, Weighting
 from fedapm.simulation.sampling import Sampling
+from fedapm.simulation.state import RunState
+from tests.helpers.running import Picture, play
 
 
 class Linear2(nn.Module):
@@ -124,45 +128,35 @@ def run(
     fraction: float = 1.0,
     *,
     stationarity: bool = False,
-    watch: list[Progress] | None = None,
+    watch: list[Picture] | None = None,
     evaluate_every: int = 10**9,
-) -> tuple[Progress, list[Record]]:
+) -> tuple[Picture, list[RoundRecord]]:
     """Run a method; ``watch`` collects a picture of each round that later rounds do not change."""
-    memory = Memory()
     problem.rounds = rounds
     schedule = Schedule(rounds, Sampling(fraction), evaluate_every, stationarity)
-    loop = Loop(problem, method, schedule, [memory, *([Watcher(watch, len(problem))] if watch is not None else [])])
-    return loop.run(), memory.records
+    engine = SequentialEngine(problem, method)
+    return play(problem, method, schedule, [Watcher(watch, engine)] if watch is not None else [], engine)
 
 
-class Watcher:
+class Watcher(Callback):
     """Keeps every round's state."""
 
-    def __init__(self, into: list[Progress], m: int) -> None:
-        self.into, self.m = into, m
+    def __init__(self, into: list[Picture], engine: LocalEngine) -> None:
+        self.into, self.engine = into, engine
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
-        frozen = FrozenStore({k: progress.store.get(k) for k in range(self.m)})
-        self.into.append(Progress(progress.round, progress.server, frozen))
-
-    def on_run_end(self, progress: Progress, status: str) -> None:
-        pass
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        everyone = {k: self.engine.client_state(k) for k in range(len(self.engine.problem))}
+        self.into.append(Picture(state.round, state.server, FrozenStore(everyone), state))
 
 
 class FrozenStore:
     """A picture of a store."""
 
-    def __init__(self, kept: dict) -> None:
-        self.kept = kept
+    def __init__(self, states: dict) -> None:
+        self.states = states
 
     def get(self, client: int):
-        return self.kept[client]
-
-    def commit(self, updates) -> None:
-        raise AssertionError("a picture does not change")
-
-    def touched(self):
-        return iter(self.kept.items())
+        return self.states[client]
 
 
 PAPER = Weighting(units="paper")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedapm.core.record import RoundRecord
 from fedapm.errors import Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
@@ -20,8 +21,9 @@ from fedapm.loggers import followers
 from fedapm.loggers.guarded import Guarded
 from fedapm.loggers.scalars import flat, scalars
 from fedapm.runs.records import load_run
-from fedapm.simulation.loop import Callback, Progress, Record
+from fedapm.simulation.loop import Callback
 from fedapm.simulation.spec import RunSpec
+from fedapm.simulation.state import RunState
 from tests.helpers.cli import QUICK, assert_refused, fedapm
 from tests.helpers.unit import refused
 
@@ -68,11 +70,11 @@ class StopRule:
     def __call__(self, plan: RunSpec, folder: Path | None, last: int) -> Callback:
         return self
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
-        if progress.round == self.round:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        if state.round == self.round:
             signal.raise_signal(signal.SIGINT)
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, state: RunState, status: str) -> None:
         """Nothing to do."""
 
 
@@ -255,11 +257,11 @@ class Broken:
     def __init__(self) -> None:
         self.calls = 0
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         self.calls += 1
         raise OSError(28, "No space left on device")
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, state: RunState, status: str) -> None:
         self.calls += 1
 
 

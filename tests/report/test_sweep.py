@@ -51,10 +51,10 @@ def page_of(folder: Path) -> str:
     return write_sweep_report(folder).read_text(encoding="utf-8")
 
 
-def told(page: str, client_starts: str) -> str:
+def told(page: str, beginning: str) -> str:
     """What a figure says to those who do not see it."""
     found = re.findall(r'aria-label="([^"]*)"', page)
-    return next(text for text in found if text.startswith(client_starts))
+    return next(text for text in found if text.startswith(beginning))
 
 
 @pytest.fixture(scope="module")

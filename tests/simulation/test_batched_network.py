@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedapm.simulation.batched.losses import losses
-from fedapm.simulation.batched.network import LinearChain, VmapNetwork, linear, program
+from fedapm.simulation.batched.network import LinearChain, VmapNetwork, batched_network, is_linear_chain
 from fedapm.simulation.problem import squared_error
 
 CLIENTS, SAMPLES, CLASSES = 3, 5, 4
@@ -57,13 +57,13 @@ def alone(
 @pytest.mark.parametrize("part", ["all", "last", "first"])
 def test_gradients_are_those_of_every_client_by_itself(name: str, part: str) -> None:
     module, parameters, x, y = setting(NETWORKS[name])
-    assert linear(module)
+    assert is_linear_chain(module)
     names = list(parameters)
     trained = {"all": names, "last": names[-2:], "first": names[:2]}[part]
     found, values = [], losses(functional.cross_entropy, y, None)
-    for made in (program(module), VmapNetwork(module)):
+    for made in (batched_network(module), VmapNetwork(module)):
         found.append(made.gradient(parameters, frozenset(names), trained, [x], values))
-    assert isinstance(program(module), LinearChain)
+    assert isinstance(batched_network(module), LinearChain)
     for grads, each in found:
         for k in range(CLIENTS):
             loss, expected = alone(module, {n: t[k] for n, t in parameters.items()}, trained, x[k], y[k])
@@ -79,7 +79,7 @@ def test_what_training_does_not_change_can_be_computed_before(name: str) -> None
     # the layers that are not trained are the same for all clients
     mixed = {n: t if n in names[-2:] else t[0] for n, t in parameters.items()}
     batched, trained, values = frozenset(names[-2:]), names[-2:], losses(functional.cross_entropy, y, None)
-    whole = program(module)
+    whole = batched_network(module)
     before, after = whole.cut(trained)
     assert before is not None
     kept = before.outputs(mixed, batched, [x])
@@ -117,7 +117,7 @@ def test_other_networks_are_mapped() -> None:
             return self.layer(x.flatten(1)) + self.layer(x.flatten(1))
 
     module, parameters, x, y = setting(Twice)
-    made = program(module)
+    made = batched_network(module)
     assert isinstance(made, VmapNetwork)
     assert made.cut(list(parameters)) == (None, made)
     names = list(parameters)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -20,9 +18,7 @@ from fedapm.data.sets.digits import federation
 from fedapm.models import DigitsNet
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
-from fedapm.simulation.loop import client_starts
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.stores.base import MemoryStore
 from tests.helpers.unit import few
 
 
@@ -53,15 +49,13 @@ def test_engines_agree_on_every_clients_scores(method: Algorithm) -> None:
     clients = federation(Dirichlet(6, 1.0, 30), test_fraction=0.2, seed=0)
     solver = SGDConfig(lr=0.1, epochs=1, batch_size=20)
     problem = Problem(clients, DigitsNet, SplitRule(preset="output"), adapt=method.adapt, solver=solver)
-    store = MemoryStore(client_starts(problem, method))
-    one, many = SequentialEngine(problem, method), VectorizedEngine(problem, method)
+    one = SequentialEngine(problem, method)
+    many = VectorizedEngine(problem, method, one.store)
     server = method.server_init(problem.u0)
-    for client, kept in zip(range(3), one.train(range(3), method.broadcast(server), store, 1), strict=True):
-        store.commit({client: replace(store.get(client), state=kept.reply.state)})
-    down, everyone = method.broadcast(server), range(len(problem))
-    expected = list(one.evaluate(everyone, down, store, method.views[0]))
-    found = list(many.evaluate(everyone, down, store, method.views[0]))
-    assert many._scored_together
+    one.run_round(1, range(3), method.broadcast(server)).commit()
+    expected = one.evaluate(method.broadcast(server), method.views[0])
+    found = many.evaluate(method.broadcast(server), method.views[0])
+    assert many._evaluates_batched
     assert len(found) == len(expected)
     for mine, its in zip(found, expected, strict=True):
         assert mine == {name: None if v is None else pytest.approx(v, rel=1e-5) for name, v in its.items()}

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from fedapm import FedAPM, FedapmError, Interrupted
 from fedapm.core.algorithm import State
+from fedapm.core.messages import collect_messages
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.core.vec import Vec
@@ -33,16 +34,19 @@ from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.models import DigitsNet
 from fedapm.runs.files import remove_leftovers
-from fedapm.simulation import checkpoint
-from fedapm.simulation.callbacks import Memory
-from fedapm.simulation.checkpoint import Checkpointer
+from fedapm.simulation import checkpoint, stores
+from fedapm.simulation.callbacks import Checkpointer, History
+from fedapm.simulation.engines import sequential
 from fedapm.simulation.engines.sequential import SequentialEngine
-from fedapm.simulation.loop import Loop, Progress, Schedule
+from fedapm.simulation.loop import Callback, Loop, Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
-from fedapm.simulation.stores import disk
-from fedapm.simulation.stores.base import ALIGNED, ClientState, Layout, MemoryStore, Store, unpack
-from fedapm.simulation.stores.disk import ROWS, DiskStore, Index, store_maker
+from fedapm.simulation.state import RunState
+from fedapm.simulation.stores import disk, open_store
+from fedapm.simulation.stores.base import ClientState, Store
+from fedapm.simulation.stores.disk import KEEP_LAST, ROWS, DiskStore, Index, checkpoint_files
+from fedapm.simulation.stores.layout import ALIGNED, Layout, unpack
+from fedapm.simulation.stores.memory import MemoryStore
 from tests.helpers.unit import few, refused
 
 POPULATION = 7
@@ -108,14 +112,16 @@ def fresh(folder: Path, population: int = POPULATION) -> DiskStore:
 
 
 def save(folder: Path, store: Store, round: int) -> Path:
-    return checkpoint.save(folder, Progress(round, SERVER, store, 10 * round, round))
+    return checkpoint.save(folder, RunState(round, SERVER, 10 * round, round), store)
 
 
-def resume(folder: Path, store: Store, warn: Callable[[str], None] | None = None) -> Progress | None:
-    def unexpected(message: str) -> None:
-        raise AssertionError(message)
-
-    return checkpoint.load_latest(folder, Progress(0, SERVER, store), "cpu", warn or unexpected)
+def resume(folder: Path, store: Store, warn: Callable[[str], None] | None = None) -> RunState | None:
+    with collect_messages() as messages:
+        state = checkpoint.load_latest(folder, RunState(0, SERVER), store)
+    for message in messages:
+        assert warn is not None, message
+        warn(message)
+    return state
 
 
 def row_file(folder: Path) -> Path:
@@ -237,12 +243,12 @@ def test_both_kept_checkpoints_stay_whole_whatever_is_committed_later(tmp_path: 
         for _ in range(luck.randrange(4)):
             clients = luck.sample(range(POPULATION), luck.randrange(POPULATION + 1))
             store.commit({k: kept(luck.randrange(99)) for k in clients})
-            for path in checkpoint.found(tmp_path):
+            for path in checkpoint_files(tmp_path):
                 older = fresh(tmp_path)
-                checkpoint.load(path, Progress(0, SERVER, older))
+                checkpoint.load(path, RunState(0, SERVER), older)
                 assert pictures(older) == seen[path.name]
         seen[save(tmp_path, store, round).name] = pictures(store)
-        assert len(checkpoint.found(tmp_path)) == min(round + 1, checkpoint.KEPT)
+        assert len(checkpoint_files(tmp_path)) == min(round + 1, KEEP_LAST)
 
 
 def test_going_back_to_an_older_checkpoint_leaves_it_whole(tmp_path: Path) -> None:
@@ -250,7 +256,7 @@ def test_going_back_to_an_older_checkpoint_leaves_it_whole(tmp_path: Path) -> No
     for round in range(4):
         store.commit({k: kept(7 * round + k) for k in range(POPULATION)})
         save(tmp_path, store, 10 * round)
-    newest, older = checkpoint.found(tmp_path)
+    newest, older = checkpoint_files(tmp_path)
     newest.write_bytes(newest.read_bytes()[:-1])
     for attempt in range(3):
         store, said = fresh(tmp_path), []
@@ -262,7 +268,7 @@ def test_going_back_to_an_older_checkpoint_leaves_it_whole(tmp_path: Path) -> No
         for seed in range(5):
             store.commit({k: kept(100 * attempt + 10 * seed + k) for k in range(POPULATION)})
     save(tmp_path, store, 25)
-    assert [p.name for p in checkpoint.found(tmp_path)] == ["round-000025.safetensors", older.name]
+    assert [p.name for p in checkpoint_files(tmp_path)] == ["round-000025.safetensors", older.name]
     last = fresh(tmp_path)
     resume(tmp_path, last)
     assert pictures(last) == pictures(store)
@@ -293,11 +299,11 @@ def test_a_checkpoint_in_another_folder_takes_its_rows_with_it(tmp_path: Path) -
         store.commit({k: kept(10 * round + k) for k in range(5)})
         save(tmp_path / "b", store, round)
     store.commit({0: kept(99)})
-    for path, round in zip(checkpoint.found(tmp_path / "b"), (2, 1), strict=True):
+    for path, round in zip(checkpoint_files(tmp_path / "b"), (2, 1), strict=True):
         other = fresh(tmp_path / "b")
-        checkpoint.load(path, Progress(0, SERVER, other))
+        checkpoint.load(path, RunState(0, SERVER), other)
         assert pictures(other)[:5] == [picture(kept(10 * round + k)) for k in range(5)]
-    assert not checkpoint.found(tmp_path / "a")
+    assert not checkpoint_files(tmp_path / "a")
 
 
 def used(folder: Path) -> tuple[int, int]:
@@ -557,19 +563,21 @@ def test_damage_is_found_when_a_row_is_read(tmp_path: Path, change: Callable[[by
         store.get(2)
     with refused(str(tmp_path / ROWS), "lost"):
         save(tmp_path, store, 3)
-    Checkpointer(tmp_path, 1, 9).on_run_end(Progress(3, SERVER, store), "interrupted")
-    assert [p.name for p in checkpoint.found(tmp_path)] == ["round-000002.safetensors", "round-000001.safetensors"]
+    problem = Problem(federation(Dirichlet(2), test_fraction=0.2, seed=0), DigitsNet)
+    engine = SequentialEngine(problem, FedAPM(), store)
+    Checkpointer(engine, tmp_path, 1, 9).on_run_end(RunState(3, SERVER), "interrupted")
+    assert [p.name for p in checkpoint_files(tmp_path)] == ["round-000002.safetensors", "round-000001.safetensors"]
 
 
 @pytest.mark.parametrize("change", [flip, cut])
-@pytest.mark.parametrize("kind", ["mapped", "memory"])
+@pytest.mark.parametrize("kind", ["disk", "memory"])
 def test_a_checkpoint_with_a_damaged_row_is_passed_over(
     tmp_path: Path, change: Callable[[bytearray, int], None], kind: str
 ) -> None:
     two_checkpoints(tmp_path)
     damage(tmp_path, content(kept(12, 5)), change)
     said: list[str] = []
-    store: Store = fresh(tmp_path) if kind == "mapped" else MemoryStore(start)
+    store: Store = fresh(tmp_path) if kind == "disk" else MemoryStore(start)
     progress = resume(tmp_path, store, said.append)
     assert progress is not None
     assert progress.round == 1
@@ -632,9 +640,9 @@ def test_rows_that_cannot_be_read_now_are_not_taken_for_damaged(
 
 def test_a_checkpoint_of_another_population_is_refused(tmp_path: Path) -> None:
     two_checkpoints(tmp_path)
-    (newest, _) = checkpoint.found(tmp_path)
+    (newest, _) = checkpoint_files(tmp_path)
     with refused(str(newest), f"{POPULATION} clients", "has 8"):
-        checkpoint.load(newest, Progress(0, SERVER, fresh(tmp_path, 8)))
+        checkpoint.load(newest, RunState(0, SERVER), fresh(tmp_path, 8))
 
 
 @pytest.mark.parametrize(
@@ -654,7 +662,7 @@ def test_an_index_that_makes_no_sense_is_refused(tmp_path: Path, change: Any, pl
     path = tmp_path / "round-000009.safetensors"
     checkpoint.write_tensors(path, {"rows": torch.from_numpy(entries)}, about)
     with refused(str(path), "not a checkpoint"):
-        checkpoint.load(path, Progress(0, SERVER, fresh(tmp_path)))
+        checkpoint.load(path, RunState(0, SERVER), fresh(tmp_path))
 
 
 @pytest.mark.parametrize("note", [{}, {"state": [["u", [["w", "nonsense", [2]]]]], "buffers": []}, {"state": 3}])
@@ -663,7 +671,7 @@ def test_a_layout_that_makes_no_sense_is_refused(tmp_path: Path, note: dict[str,
     path = tmp_path / "round-000009.safetensors"
     checkpoint.write_tensors(path, {"rows": torch.zeros(4, 0, dtype=torch.int64)}, about)
     with refused(str(path), "not a checkpoint"):
-        checkpoint.load(path, Progress(0, SERVER, fresh(tmp_path)))
+        checkpoint.load(path, RunState(0, SERVER), fresh(tmp_path))
 
 
 def failing(write: Callable[..., int], after: int) -> Callable[..., int]:
@@ -741,16 +749,16 @@ def test_the_kind_of_store_follows_from_the_size_unless_it_is_given(
     def start(client: int) -> ClientState:
         return kept(client, 1)
 
-    monkeypatch.setattr(disk, "LARGE", 10 * start(0).nbytes)
+    monkeypatch.setattr(stores, "LARGE", 10 * start(0).nbytes)
     for kind, population, expected in [
         ("auto", 10, MemoryStore),
         ("auto", 11, DiskStore),
         ("memory", 11, MemoryStore),
-        ("mapped", 1, DiskStore),
+        ("disk", 1, DiskStore),
     ]:
-        assert type(store_maker(kind, tmp_path, population)(start)) is expected  # type: ignore[arg-type]
+        assert type(open_store(kind, tmp_path, start, population)) is expected  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
-    made = store_maker("mapped", None, 3)(start)
+    made = open_store("disk", None, start, 3)
     assert isinstance(made, DiskStore)
     assert made.folder.parent == Path(tempfile.gettempdir())
 
@@ -759,7 +767,7 @@ def test_a_system_that_cannot_read_at_a_place_says_so(tmp_path: Path, monkeypatc
     monkeypatch.delattr(os, "preadv")
     with refused("engine.store"):
         fresh(tmp_path)
-    assert isinstance(store_maker("auto", tmp_path, 10**12)(start), MemoryStore)
+    assert isinstance(open_store("auto", tmp_path, start, 10**12), MemoryStore)
 
 
 @pytest.fixture(scope="module")
@@ -767,59 +775,65 @@ def clients() -> Any:
     return federation(Dirichlet(6, 1.0, 30), test_fraction=0.2, seed=0)
 
 
-def loop(clients: Any, folder: Path | None, *callbacks: Any, rounds: int = 6) -> tuple[Loop, Memory]:
-    """A run on digits, in memory or in a folder."""
-    method, memory = FedAPM(), Memory()
+def loop(clients: Any, folder: Path | None, *callbacks: Any, rounds: int = 6) -> tuple[Loop, History]:
+    """A run on digits, in memory or in a folder, which then also holds its checkpoints."""
+    method, history = FedAPM(), History()
     solver = SGDConfig(lr=0.1, epochs=1, batch_size=20)
     problem = Problem(clients, DigitsNet, SplitRule(preset="output"), adapt=method.adapt, solver=solver, rounds=rounds)
-    made = Loop(problem, method, Schedule(rounds, Sampling(0.5)), [memory, *callbacks])
+    engine = SequentialEngine(problem, method)
+    saves = []
     if folder is not None:
-        made.progress = replace(made.progress, store=DiskStore(folder / ROWS, made.progress.store.get, len(problem)))
-    return made, memory
+        engine.open_store("disk", folder / ROWS)
+        saves = [Checkpointer(engine, folder, 2, 6)]
+    return Loop(problem, method, Schedule(rounds, Sampling(0.5)), engine, [history, *saves, *callbacks]), history
 
 
-def same(a: Progress, b: Progress, population: int) -> bool:
-    return picture(ClientState(a.server, Vec())) == picture(ClientState(b.server, Vec())) and (
-        pictures(a.store, population) == pictures(b.store, population)
+def same(a: Loop, b: Loop) -> bool:
+    stores = [run.engine.store for run in (a, b)]  # type: ignore[attr-defined]
+    return picture(ClientState(a.state.server, Vec())) == picture(ClientState(b.state.server, Vec())) and (
+        pictures(stores[0], len(a.problem)) == pictures(stores[1], len(b.problem))
     )
 
 
 def test_a_run_in_files_is_the_run_in_memory(tmp_path: Path, clients: Any) -> None:
     straight, expected = loop(clients, None)
-    inside, found = loop(clients, tmp_path, Checkpointer(tmp_path, 2, 6))
-    assert same(inside.run(), straight.run(), len(clients))
+    inside, found = loop(clients, tmp_path)
+    straight.run()
+    inside.run()
+    assert same(inside, straight)
     assert found.records == expected.records
 
 
-@pytest.mark.parametrize("moment", ["train", "evaluate"])
+@pytest.mark.parametrize("moment", ["train_client", "evaluate_client"])
 def test_a_round_that_is_broken_off_leaves_the_round_before(
     tmp_path: Path, clients: Any, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     straight, expected = loop(clients, None)
-    end = straight.run()
+    straight.run()
     shorter, _ = loop(clients, None)
     shorter.schedule = replace(shorter.schedule, rounds=3)
-    original, calls = getattr(SequentialEngine, moment), itertools.count(1)
+    shorter.run()
+    original, calls = getattr(sequential, moment), itertools.count(1)
+    # round 0 is evaluated and not trained; three clients train in a round, six are evaluated
+    broken_call = 3 * 3 + 2 if moment == "train_client" else 4 * 6 + 2
 
-    def broken(self: SequentialEngine, *arguments: Any) -> Iterator[Any]:
-        # round 0 is evaluated and not trained
-        last = next(calls) == 4 + (moment == "evaluate")
-        for count, item in enumerate(original(self, *arguments)):
-            if last and count == 1:
-                raise KeyboardInterrupt
-            yield item
+    def broken(*arguments: Any) -> Any:
+        if next(calls) == broken_call:
+            raise KeyboardInterrupt
+        return original(*arguments)
 
-    inside, first = loop(clients, tmp_path, Checkpointer(tmp_path, 2, 6))
+    inside, first = loop(clients, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(SequentialEngine, moment, broken)
+        patch.setattr(sequential, moment, broken)
         with pytest.raises(Interrupted, match="after round 3 of 6"):
             inside.run()
-    assert same(inside.progress, shorter.run(), len(clients))
-    again, second = loop(clients, tmp_path, Checkpointer(tmp_path, 2, 6))
-    progress = checkpoint.load_latest(tmp_path, again.progress, "cpu", pytest.fail)
-    assert progress is not None
-    assert progress.round == 3
-    assert same(again.run(progress), end, len(clients))
+    assert same(inside, shorter)
+    again, second = loop(clients, tmp_path)
+    resumed = again.engine.load(tmp_path, again.state)
+    assert resumed is not None
+    assert resumed.state.round == 3
+    again.run(resumed)
+    assert same(again, straight)
     assert first.records + second.records == expected.records
 
 
@@ -827,27 +841,24 @@ def test_damage_in_the_middle_of_a_run_ends_it_and_the_run_goes_on_from_a_whole_
     tmp_path: Path, clients: Any
 ) -> None:
     straight, _ = loop(clients, None)
-    end = straight.run()
+    straight.run()
 
-    class Vandal:
-        def on_round_end(self, progress: Progress, record: Any, seconds: float) -> None:
-            if progress.round == 5:
+    class Vandal(Callback):
+        def on_round_end(self, state: RunState, record: Any, seconds: float) -> None:
+            if state.round == 5:
                 path = row_file(tmp_path)
                 path.write_bytes(path.read_bytes()[:100])
 
-        def on_run_end(self, progress: Progress, status: str) -> None:
-            pass
-
-    broken, _ = loop(clients, tmp_path, Checkpointer(tmp_path, 2, 6), Vandal())
+    broken, _ = loop(clients, tmp_path, Vandal())
     with pytest.raises(FedapmError, match="cut off"):
         broken.run()
-    assert [p.name for p in checkpoint.found(tmp_path)] == ["round-000004.safetensors", "round-000002.safetensors"]
-    again, _ = loop(clients, tmp_path, Checkpointer(tmp_path, 2, 6))
-    said: list[str] = []
-    progress = checkpoint.load_latest(tmp_path, again.progress, "cpu", said.append)
-    assert progress is None, "both need rows that are gone"
-    assert len(said) == 2
-    assert same(again.run(), end, len(clients))
+    assert [p.name for p in checkpoint_files(tmp_path)] == ["round-000004.safetensors", "round-000002.safetensors"]
+    again, _ = loop(clients, tmp_path)
+    with collect_messages() as messages:
+        assert again.engine.load(tmp_path, again.state) is None, "both need rows that are gone"
+    assert len(messages) == 2
+    again.run()
+    assert same(again, straight)
 
 
 def test_a_run_folder_does_not_show_where_its_clients_were_kept(tmp_path: Path) -> None:

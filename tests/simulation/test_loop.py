@@ -13,11 +13,12 @@ from fedapm.core.split import SplitRule
 from fedapm.data import Dirichlet
 from fedapm.data.sets.digits import federation
 from fedapm.models import DigitsNet
-from fedapm.simulation.callbacks import Memory
-from fedapm.simulation.loop import Loop, Schedule
+from fedapm.simulation.callbacks import History
+from fedapm.simulation.loop import Schedule
 from fedapm.simulation.problem import Problem, Weighting
 from fedapm.simulation.sampling import Sampling
 from tests.helpers.problems import convex, run
+from tests.helpers.running import play
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +56,9 @@ def test_sampling_is_uniform():
 @pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(1.2), Sampling(count=6), Sampling(count=0)])
 def test_impossible_samplings_are_refused_before_anything_runs(clients, sampling):
     method = FedAlt()
-    memory = Memory()
+    memory = History()
     with pytest.raises(FedapmError, match=r"fraction of clients|cannot be selected"):
-        Loop(digits(clients, method), method, Schedule(1, sampling), [memory]).run()
+        play(digits(clients, method), method, Schedule(1, sampling), [memory])
     assert memory.records == []
 
 
@@ -77,9 +78,9 @@ def test_how_often_models_are_evaluated_does_not_change_them(clients):
 def test_a_run_that_diverges_stops_with_advice(clients):
     method = FedAlt()
     problem = digits(clients, method, lr=1e12)
-    memory = Memory()
+    memory = History()
     with pytest.raises(Diverged, match=r"solver\.lr, now 1e\+12"):
-        Loop(problem, method, Schedule(30, Sampling(1.0)), [memory]).run()
+        play(problem, method, Schedule(30, Sampling(1.0)), [memory])
     assert next(r["round"] for r in memory.records) == 0
 
 

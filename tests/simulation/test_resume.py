@@ -13,8 +13,9 @@ from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.runs.files import read_json, read_tensors
-from fedapm.simulation import checkpoint
-from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.engines import sequential
+from fedapm.simulation.loop import Callback
+from fedapm.simulation.stores.disk import checkpoint_files
 
 ROUNDS = 12
 SETTINGS = {
@@ -38,7 +39,7 @@ def straight(tmp_path_factory) -> Path:
 
 def assert_same(out: Path, straight: Path) -> None:
     assert (out / "rounds.jsonl").read_bytes() == (straight / "rounds.jsonl").read_bytes()
-    expected = [*(straight / "models").iterdir(), checkpoint.found(straight / "checkpoints")[0]]
+    expected = [*(straight / "models").iterdir(), checkpoint_files(straight / "checkpoints")[0]]
     for path in expected:
         mine, _ = read_tensors(out / path.relative_to(straight))
         theirs, _ = read_tensors(path)
@@ -49,25 +50,23 @@ def assert_same(out: Path, straight: Path) -> None:
 
 
 def interrupt_at(monkeypatch, method: str, round: int) -> None:
-    """Ctrl-C in the middle of training or of evaluation."""
-    original = getattr(SequentialEngine, method)
-    state = {"round": 0}
+    """Ctrl-C in the middle of training or of evaluation, at the second client."""
+    original = getattr(sequential, method)
+    calls = {"round": -1, "client": 0}
 
-    def wrapped(self, clients, down, store, *rest):
-        if method == "train":
-            state["round"] = rest[0]
-        else:
-            state["round"] += 1
-        for count, item in enumerate(original(self, clients, down, store, *rest)):
-            # evaluations start with round 0
-            if count == 1 and state["round"] == round + (method == "evaluate"):
-                raise KeyboardInterrupt
-            yield item
+    def wrapped(problem, algorithm, client, *rest):
+        # training names its round, evaluations start with round 0 and go over all clients in order
+        now = rest[-1] if method == "train_client" else calls["round"] + (client == 0)
+        calls["client"] = calls["client"] + 1 if now == calls["round"] else 1
+        calls["round"] = now
+        if now == round and calls["client"] == 2:
+            raise KeyboardInterrupt
+        return original(problem, algorithm, client, *rest)
 
-    monkeypatch.setattr(SequentialEngine, method, wrapped)
+    monkeypatch.setattr(sequential, method, wrapped)
 
 
-@pytest.mark.parametrize("method", ["train", "evaluate"])
+@pytest.mark.parametrize("method", ["train_client", "evaluate_client"])
 @pytest.mark.parametrize("round", [1, 5, ROUNDS])
 def test_ctrl_c_anywhere_in_a_round_loses_only_that_round(tmp_path, monkeypatch, straight, method, round):
     out = tmp_path / "run"
@@ -76,7 +75,7 @@ def test_ctrl_c_anywhere_in_a_round_loses_only_that_round(tmp_path, monkeypatch,
         with pytest.raises(Interrupted, match=f"after round {round - 1} of {ROUNDS}"):
             execute(plan(), out, show=False)
     assert read_json(out / "run.json")["status"] == "interrupted"
-    assert checkpoint.found(out / "checkpoints")[0].name == f"round-{round - 1:06d}.safetensors"
+    assert checkpoint_files(out / "checkpoints")[0].name == f"round-{round - 1:06d}.safetensors"
     execute(plan(), out, resume=True, show=False)
     assert_same(out, straight)
 
@@ -88,28 +87,28 @@ def test_a_longer_run_continues_a_shorter_one(tmp_path, straight):
     assert_same(out, straight)
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, straight):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, straight, caplog):
     out = tmp_path / "run"
     execute(plan(rounds=8), out, show=False)
-    newest, _older = checkpoint.found(out / "checkpoints")
+    newest, _older = checkpoint_files(out / "checkpoints")
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    said = []
-    execute(plan(), out, resume=True, show=False, warn=said.append)
+    execute(plan(), out, resume=True, show=False)
+    said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
     assert str(newest) in said[0]
     assert "damaged" in said[0]
     assert_same(out, straight)
 
 
-def test_with_no_whole_checkpoint_the_run_starts_again(tmp_path, straight):
+def test_with_no_whole_checkpoint_the_run_starts_again(tmp_path, straight, caplog):
     out = tmp_path / "run"
     execute(plan(rounds=4), out, show=False)
-    for path in checkpoint.found(out / "checkpoints"):
+    for path in checkpoint_files(out / "checkpoints"):
         path.write_bytes(path.read_bytes()[:100])
-    said = []
-    execute(plan(), out, resume=True, show=False, warn=said.append)
+    execute(plan(), out, resume=True, show=False)
+    said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert_same(out, straight)
 
@@ -202,7 +201,7 @@ def test_ctrl_c_in_a_real_process_says_how_to_go_on(tmp_path, straight):
 
 @pytest.mark.parametrize("round", [1, 4, ROUNDS])
 def test_a_follower_that_fails_after_a_round_loses_only_that_round(tmp_path, straight, round):
-    class Fails:
+    class Fails(Callback):
         def on_round_end(self, progress, record, seconds):
             if progress.round == round:
                 raise OSError(28, "No space left on device")

@@ -9,11 +9,11 @@ import math
 
 from fedapm.algorithms import FedAPM
 from fedapm.core.vec import Vec, mean
-from fedapm.simulation.loop import Progress
 from fedapm.simulation.problem import Problem
+from tests.helpers.running import Picture
 
 
-def lagrangian(problem: Problem, method: FedAPM, at: Progress) -> float:
+def lagrangian(problem: Problem, method: FedAPM, at: Picture) -> float:
     """L = Σ α_i f_i(v_i, u_i) + ⟨π_i, u_i − u⟩ + ρ/2·‖u_i − u‖²."""
     terms = []
     for client in range(len(problem)):
@@ -25,13 +25,13 @@ def lagrangian(problem: Problem, method: FedAPM, at: Progress) -> float:
     return math.fsum(terms)
 
 
-def lyapunov(problem: Problem, method: FedAPM, at: Progress) -> float:
+def lyapunov(problem: Problem, method: FedAPM, at: Picture) -> float:
     """L̃ = L + Σ 29/(ρ(1 − μ))·ξ_i, which does not increase where 3α·max(L_u, L_uv) ≤ ρ ≤ 15/8·σ."""
     slack = math.fsum(float(at.store.get(client).state.xi) for client in range(len(problem)))
     return lagrangian(problem, method, at) + 29 / (method.rho * (1 - method.mu)) * slack
 
 
-def consensus_error(problem: Problem, method: FedAPM, at: Progress) -> float:
+def consensus_error(problem: Problem, method: FedAPM, at: Picture) -> float:
     """‖u − (1/m)·Σ (u_i + π_i/ρ)‖: zero, however few clients take part, because the server keeps the mean of all."""
     states = [at.store.get(client).state for client in range(len(problem))]
     gap: Vec = at.server.u - mean(method.z_of(s) for s in states)

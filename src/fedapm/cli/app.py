@@ -95,7 +95,7 @@ def run(
     plan = build.plan(build.resolve(*given))
     try:
         with session(out):
-            execute(plan, out, resume=resume, warn=warn, tell=note, callbacks=follow)
+            execute(plan, out, resume=resume, tell=note, callbacks=follow)
     except Interrupted as stop:
         raise Interrupted(f"{stop} Continue with --resume.") from None
     report = write_report(out)

@@ -7,16 +7,19 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedapm.core.algorithm import State
 from fedapm.core.extras import require
+from fedapm.core.record import RoundRecord
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.settings import Tables, merged, parse_assignment, read_toml
 from fedapm.loggers.following import Following
+from fedapm.simulation.state import RunState
 
 if TYPE_CHECKING:
     from fedapm.flower.local.flower_cli import Flower
@@ -149,20 +152,11 @@ class _Display:
 
     def show(self, record: dict[str, Any]) -> None:
         """A round is there."""
-        self._display.on_round_end(_progress(record["round"]), record, 0.0)
+        self._display.on_round_end(RunState(record["round"], State()), cast(RoundRecord, record), 0.0)
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-        self._display.on_run_end(_progress(0), "")
-
-
-def _progress(round: int) -> Any:
-    from fedapm.core.algorithm import State
-    from fedapm.core.vec import Vec
-    from fedapm.simulation.loop import Progress
-    from fedapm.simulation.stores.base import ClientState, MemoryStore
-
-    return Progress(round, State(), MemoryStore(lambda _: ClientState(State(), Vec())))
+        self._display.on_run_end(RunState(0, State()), "")
 
 
 def _display(plan: Deployment) -> _Display:

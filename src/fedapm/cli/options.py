@@ -26,7 +26,7 @@ Methods = Annotated[str, typer.Option("--methods", help="Methods, separated by c
 Seeds = Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas.")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")]
 EngineName = Annotated[
-    str | None, typer.Option("--engine", help="How clients are run: auto, sequential, vectorised or processes.")
+    str | None, typer.Option("--engine", help="How clients are run: auto, sequential, vectorized or processes.")
 ]
 Workers = Annotated[int | None, typer.Option("--workers", help="Worker processes.")]
 Device = Annotated[str | None, typer.Option("--device", help="Where to compute: cpu, cuda, …")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedapm.core import forward
+from fedapm.core.messages import OnceLogger
 from fedapm.core.samples import Samples
 from fedapm.core.split import Split
 from fedapm.core.vec import Vec
+
+logger = logging.getLogger(__name__)
 
 Loss = Callable[[Any, Tensor], Tensor]
 """Of a network's output and the targets, the mean loss."""
@@ -42,8 +46,7 @@ class Network:
         self.module = module
         self.split = split
         self.loss = loss
-        self.remarks: list[str] = []
-        """What a user should know of how the network is computed."""
+        self._log = OnceLogger(logger)
         self._parameters = dict(module.named_parameters())
         self._buffers = dict(module.named_buffers())
         self._cuts: dict[tuple[tuple[str, ...], int], forward.ForwardSplit | None] = {}
@@ -89,7 +92,7 @@ class Network:
             pieces = [found.features(b.inputs) for b in samples.batches(batch_size(samples))]
             size = sum(t.numel() * t.element_size() for t in pieces[0]) * len(pieces)
             if size > FEATURE_BYTES:
-                self._remark(f"features of {size >> 20} MiB a client are not kept but computed in every pass.")
+                self._log.info(f"features of {size >> 20} MiB a client are not kept but computed in every pass.")
                 self._cuts[names, len(samples.inputs)] = None
                 return PhaseData(samples, self.module)
             features = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
@@ -104,20 +107,16 @@ class Network:
                 found is not None
                 and (name := forward.uncovered_parameter(self.module, len(samples.inputs))) is not None
             ):
-                self._remark(f"features are computed in every pass, because no step of the flow uses {name}.")
+                self._log.info(f"features are computed in every pass, because no step of the flow uses {name}.")
                 found = None
             if found is not None and (part := forward.changes_in_training(self.module, found.before)) is not None:
-                self._remark(f"features are computed in every pass, because {part} changes them in training.")
+                self._log.info(f"features are computed in every pass, because {part} changes them in training.")
                 found = None
             elif found is not None and not forward.same_in_training(self.module, found, samples[:64].inputs):
-                self._remark("features are computed in every pass, because the network changes them in training.")
+                self._log.info("features are computed in every pass, because the network changes them in training.")
                 found = None
             self._cuts[key] = found
         return self._cuts[key]
-
-    def _remark(self, text: str) -> None:
-        if text not in self.remarks:
-            self.remarks.append(text)
 
     def gradient(self, names: tuple[str, ...], samples: Samples, local: PhaseData | None = None) -> tuple[float, Vec]:
         """The mean loss over all samples and its gradient in some parameters, without dropout."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import torch
 
@@ -25,12 +26,89 @@ from fedapm.core.solver import (
 )
 from fedapm.core.vec import Vec
 
-__all__ = ["Epochs", "Prox", "SGDConfig", "SolveStats", "StopRule", "Task", "UntilStationary"]
+__all__ = ["Epochs", "LocalTask", "Prox", "SGDConfig", "SolveStats", "StopRule", "Task", "UntilStationary"]
+
+
+class Task(Protocol):
+    """f_i(v_i, u): a client's local problem, and everything a method may ask of it.
+
+    The same questions have answers for one client (:class:`LocalTask`) and, in the vectorized engine, for several side
+    by side. Batches are only passed on from :meth:`batches` to :meth:`minimize` and :meth:`gradient`.
+    """
+
+    @property
+    def alpha(self) -> Any:
+        """α_i, the weight of this client in the sum of all f_i (in per-client units m·α_i, averaging 1)."""
+
+    @property
+    def lr_factor(self) -> float:
+        """Where the learning-rate schedule stands in this round."""
+
+    @property
+    def log(self) -> list[SolveStats]:
+        """What the solver did, call by call."""
+
+    @property
+    def train(self) -> Samples:
+        """The client's training data."""
+
+    @property
+    def network(self) -> Network:
+        """The network its models are computed with."""
+
+    @property
+    def solver(self) -> SGDConfig:
+        """How it is trained."""
+
+    def minimize(
+        self,
+        start: Vec,
+        fixed: Vec | None = None,
+        *,
+        weight: Any = None,
+        linear: Vec | None = None,
+        prox: Prox | None = None,
+        stop: StopRule | None = None,
+        lr: float | None = None,
+        batch: Any = None,
+        loss: Loss | None = None,
+    ) -> Vec:
+        """Minimize weight·f + ⟨linear, p⟩ + prox over the parameters named in ``start``.
+
+        Args:
+            start: Where the search begins; its names are what is trained.
+            fixed: The values of other parameters. What is in neither keeps its value in the network (frozen ones).
+            weight: The factor of f; 1 in per-client units if not given.
+            linear: The linear term, such as a dual variable.
+            prox: The proximal term.
+            stop: When to stop; after the solver's epochs if not given.
+            lr: Another step size than the solver's.
+            batch: One batch instead of all local data; an epoch is then one step.
+            loss: Another loss than the network's.
+
+        Returns:
+            The parameters found.
+        """
+
+    def batches(self, epochs: int | None = None) -> Iterator[Any]:
+        """The mini-batches of some epochs, for methods whose step is not a plain one."""
+
+    def sample_batches(self, share: float) -> Iterator[Any]:
+        """The mini-batches of one pass over a random part of the local data."""
+
+    def step_size(self, lr: float | None = None) -> float:
+        """The step size in this round."""
+
+    def gradient(self, at: Vec, fixed: Vec | None = None, batch: Any = None) -> Vec:
+        """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""
+
+    def value(self, *parts: Vec) -> float:
+        """f_i at a point, on all local data."""
 
 
 @dataclass
-class Task:
-    """f_i(v_i, u): the mean loss of a client's model on its training data, plus λ/2 of its squared norm."""
+class LocalTask:
+    """One client's problem: the mean loss of a client's model on its training data, plus λ/2 of its squared norm."""
 
     network: Network
     train: Samples

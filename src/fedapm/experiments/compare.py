@@ -175,7 +175,7 @@ def run_all(
     for (folder, plan), done in zip(prepared, finished, strict=True):
         if not done:
             try:
-                execute(plan, folder, resume=True, show=show, warn=warn, callbacks=callbacks)
+                execute(plan, folder, resume=True, show=show, callbacks=callbacks)
             except Diverged as error:
                 warn(f"{error} The comparison goes on without this run.")
         # not before there is a run: a comparison that is refused leaves nothing behind

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 from torch import Tensor, nn
 
+from fedapm.core.record import RoundRecord
 from fedapm.data.federation import Federation
 from fedapm.runs.files import write_atomic, write_tensors
 from fedapm.runs.folder import refuse_to_overwrite
@@ -23,10 +24,10 @@ from fedapm.runs.records import (
     JsonLines,
     write_info,
 )
-from fedapm.simulation import checkpoint
+from fedapm.simulation.engines.base import LocalEngine
 from fedapm.simulation.engines.sequential import load_model
-from fedapm.simulation.loop import Progress, Record
 from fedapm.simulation.spec import RunSpec
+from fedapm.simulation.state import RunState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,8 +40,9 @@ class Result:
     """A finished run: its history and every client's model."""
 
     plan: RunSpec
-    progress: Progress
-    records: list[Record]
+    progress: RunState
+    records: list[RoundRecord]
+    engine: LocalEngine
     _modules: dict[int, nn.Module] = field(default_factory=dict, repr=False)
 
     @property
@@ -60,11 +62,11 @@ class Result:
         """The last evaluation, one row a client."""
         import pandas as pd
 
-        last = next(r for r in reversed(self.records) if r["evaluations"])
+        last = next(evaluations for r in reversed(self.records) if (evaluations := r["evaluations"]))
         frames = []
-        for view, found in last["evaluations"].items():
+        for view, found in last.items():
             frame = pd.DataFrame(found["per_client"], index=[c.id for c in self.federation.clients])
-            frames.append(frame if len(last["evaluations"]) == 1 else frame.add_prefix(f"{view}."))
+            frames.append(frame if len(last) == 1 else frame.add_prefix(f"{view}."))
         return pd.concat(frames, axis=1).rename_axis("client")
 
     def state_dict(self, client: int | str, view: str | None = None) -> dict[str, Tensor]:
@@ -75,8 +77,8 @@ class Result:
         """The state dict of the client at a position, whatever its id."""
         problem, algorithm = self.plan.problem, self.plan.algorithm
         down = algorithm.broadcast(self.progress.server)
-        kept = self.progress.store.get(position)
-        load_model(problem, algorithm, position, down, kept, view or algorithm.views[0])
+        state = self.engine.client_state(position)
+        load_model(problem, algorithm, position, state, down, view or algorithm.views[0])
         module = problem.network(position).module
         return {n: t.detach().cpu().clone() for n, t in module.state_dict().items()}
 
@@ -97,7 +99,7 @@ class Result:
         rounds = JsonLines(path / ROUNDS)
         for record in self.records:
             rounds.append(record)
-        checkpoint.save(path / CHECKPOINTS, self.progress)
+        self.engine.save(path / CHECKPOINTS, self.progress, self.records[-1])
         write_models(path, self)
         write_info(path, self.plan.info() | {"status": "complete", "finished": self.progress.round})
         return path
@@ -121,7 +123,7 @@ def write_models(folder: Path, result: Result) -> None:
             write_tensors(path, result.state_at(position, view), about)
 
 
-def _row(record: Record) -> dict[str, Any]:
+def _row(record: RoundRecord) -> dict[str, Any]:
     row: dict[str, Any] = {"round": record["round"]}
     evaluations = record["evaluations"] or {}
     for view, found in evaluations.items():

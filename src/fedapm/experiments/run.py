@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import tomli_w
 
+from fedapm.core.record import RoundRecord
 from fedapm.errors import FedapmError
 from fedapm.experiments.result import Result, write_models
 from fedapm.experiments.settings import differences
@@ -24,10 +25,10 @@ from fedapm.runs.records import (
     JsonLines,
     is_run,
 )
-from fedapm.simulation import checkpoint
-from fedapm.simulation.callbacks import Memory, ProgressDisplay, RecordWriter, Remarks
+from fedapm.simulation.callbacks import Checkpointer, History, ProgressDisplay, RecordWriter
 from fedapm.simulation.engines import auto
-from fedapm.simulation.loop import Callback, Loop, Progress
+from fedapm.simulation.engines.base import Resumed
+from fedapm.simulation.loop import Callback, Loop
 from fedapm.simulation.spec import CallbackFactory, RunSpec
 from fedapm.simulation.stores import disk
 
@@ -43,20 +44,18 @@ def execute(
     *,
     resume: bool = False,
     show: bool = True,
-    warn: Warn | None = None,
     tell: Warn | None = None,
     callbacks: Sequence[CallbackFactory] = (),
 ) -> Result:
     """Run a plan to its end. With a folder everything is written there as it happens.
 
-    ``warn`` hears of what went wrong and was mended, ``tell`` of how the run is computed. ``observers`` make whatever
-    else is to follow the run.
+    ``tell`` hears how the run is computed. ``callbacks`` make whatever else is to follow the run.
     """
     if out is not None and not (resume and is_run(out)):
         refuse_to_overwrite(out)
-    chosen = plan.choose()
+    chosen = plan.open_engine(out / CHECKPOINTS / disk.ROWS if out is not None else None)
     try:
-        return _execute(plan, chosen, out, resume, show, warn or (lambda _: None), tell or (lambda _: None), callbacks)
+        return _execute(plan, chosen, out, resume, show, tell or (lambda _: None), callbacks)
     finally:
         chosen.engine.close()
 
@@ -67,23 +66,21 @@ def _execute(
     out: Path | None,
     resume: bool,
     show: bool,
-    warn: Warn,
     tell: Warn,
     follow: Sequence[CallbackFactory],
 ) -> Result:
-    memory = Memory()
-    callbacks: list[Callback] = [memory]
-    progress: Progress | None = None
+    history = History()
+    callbacks: list[Callback] = [history]
+    resumed: Resumed | None = None
     folder: RecordWriter | None = None
     engine = chosen.engine
-    rows = out / CHECKPOINTS / disk.ROWS if out is not None else None
-    loop = Loop(plan.problem, plan.algorithm, plan.schedule, callbacks, engine, plan.make_store(engine, rows))
+    loop = Loop(plan.problem, plan.algorithm, plan.schedule, engine, callbacks)
     if out is not None and resume and is_run(out):
-        progress = _resume(out, plan, loop, memory, warn)
+        resumed = _resume(out, plan, loop, history)
     # before the first file of a new run, so that a log that cannot be opened leaves no folder behind
-    extra = [make(plan, out, progress.round if progress is not None else -1) for make in follow]
+    extra = [make(plan, out, resumed.state.round if resumed is not None else -1) for make in follow]
     if out is not None:
-        if progress is None:
+        if resumed is None:
             write_atomic(out / CONFIG, tomli_w.dumps(plan.settings))
         write_json(out / ENGINE, {"engine": engine.name, "why": chosen.why})
         folder = RecordWriter(out, plan.info())
@@ -91,13 +88,12 @@ def _execute(
     # a log is ahead of the checkpoint, never behind: what is logged twice can be told, what is missing cannot
     callbacks.extend(extra)
     if out is not None:
-        callbacks.append(checkpoint.Checkpointer(out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
+        callbacks.append(Checkpointer(engine, out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
     if show:
         label = f"{plan.algorithm.label}, seed {plan.problem.seed}"
         callbacks.append(ProgressDisplay(label, plan.schedule.rounds))
     tell(f"engine: {engine.name} ({chosen.why})")
-    callbacks.append(Remarks(engine, tell))
-    result = Result(plan, loop.run(progress), memory.records)
+    result = Result(plan, loop.run(resumed), history.records, engine)
     if folder is not None:
         if plan.save_models:
             write_models(folder.folder, result)
@@ -105,7 +101,7 @@ def _execute(
     return result
 
 
-def _resume(out: Path, plan: RunSpec, loop: Loop, memory: Memory, warn: Warn) -> Progress | None:
+def _resume(out: Path, plan: RunSpec, loop: Loop, history: History) -> Resumed | None:
     config = out / CONFIG
     if not config.is_file():
         raise FedapmError(f"{out} has no {CONFIG}, so there is no knowing what to resume; use another folder.")
@@ -122,15 +118,15 @@ def _resume(out: Path, plan: RunSpec, loop: Loop, memory: Memory, warn: Warn) ->
             f"{out} was run with other settings ({', '.join(changed)}); resume it with the same ones "
             f"(fedapm run {config} --out {out} --resume) or use another folder."
         )
-    progress = checkpoint.load_latest(out / CHECKPOINTS, loop.progress, plan.problem.device, warn)
-    last = progress.round if progress is not None else -1
+    resumed = loop.engine.load(out / CHECKPOINTS, loop.state)
+    last = resumed.state.round if resumed is not None else -1
     rounds = JsonLines(out / ROUNDS)
     rounds.rewind(last)
     JsonLines(out / TIMINGS).rewind(last)
-    memory.records.extend(rounds)
-    if len(memory.records) != last + 1:
+    history.records.extend(cast(Iterable[RoundRecord], rounds))
+    if len(history.records) != last + 1:
         raise FedapmError(
             f"{rounds.path} lacks rounds that the checkpoint of round {last} has; start again in another folder."
         )
     write_atomic(config, tomli_w.dumps(plan.settings))
-    return progress
+    return resumed

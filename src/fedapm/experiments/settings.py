@@ -5,6 +5,7 @@ docs/reference/configuration.md lists all of them.
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -20,6 +21,7 @@ from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset, SplitRule
 from fedapm.errors import FedapmError, closest, did_you_mean
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _READERS: dict[Any, TypeAdapter[Any]] = {}
@@ -116,12 +118,12 @@ class EngineSettings:
     """Whether hyperparameters are meant for m·α_i·f_i or for α_i·f_i."""
     device: str = "cpu"
     """Where to compute, such as "cpu" or "cuda"."""
-    engine: Literal["auto", "sequential", "vectorised", "processes"] = "auto"
+    engine: Literal["auto", "sequential", "vectorized", "processes"] = "auto"
     """How clients are run: one by one, side by side in one program, in worker processes, or what suits the run."""
     workers: int | None = None
     """Worker processes; as many as there are processors if not given."""
-    store: Literal["auto", "memory", "mapped"] = "auto"
-    """Where clients' states are kept between rounds: in memory, in files, or in files if they are large."""
+    store: Literal["auto", "memory", "disk"] = "auto"
+    """Where clients' states are kept between rounds: in memory, on disk, or on disk if they are large."""
 
     def __post_init__(self) -> None:
         for name, least in {"rounds": 1, "evaluate_every": 1, "checkpoint_every": 0, "workers": 1}.items():
@@ -155,7 +157,7 @@ class Experiment:
             validated(ModelSettings, "model", tables.get("model", {})),
             validated(kind, "algorithm", algorithm),
             validated(SGDConfig, "solver", tables.get("solver", {})),
-            validated(EngineSettings, "engine", tables.get("engine", {})),
+            validated(EngineSettings, "engine", renamed_values("engine", tables.get("engine", {}))),
         )
 
     def tables(self) -> Tables:
@@ -167,6 +169,24 @@ class Experiment:
     def toml(self) -> str:
         """The settings as a TOML file."""
         return tomli_w.dumps(self.tables())
+
+
+OLD_VALUES = {"engine.engine": {"vectorised": "vectorized"}, "engine.store": {"mapped": "disk"}}
+"""Values that have another name now; the old ones go on working."""
+_renamed_once: set[str] = set()
+
+
+def renamed_values(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with the present names of values that were renamed; each old one is mentioned once."""
+    renamed = dict(values)
+    for key, value in values.items():
+        now = OLD_VALUES.get(f"{table}.{key}", {}).get(value) if isinstance(value, str) else None
+        if now is not None:
+            renamed[key] = now
+            if value not in _renamed_once:
+                _renamed_once.add(value)
+                logger.warning("%s.%s = %r is called %r now; the old name still works.", table, key, value, now)
+    return renamed
 
 
 def read_toml(path: Path) -> Tables:
@@ -251,8 +271,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         f"{table}.{key}"
         for table in sorted({*old, *new})
         for key in sorted({*old.get(table, {}), *new.get(table, {})})
-        if old.get(table, {}).get(key) != new.get(table, {}).get(key)
+        if _present(table, key, old) != _present(table, key, new)
     ]
+
+
+def _present(table: str, key: str, tables: Mapping[str, Any]) -> Any:
+    value = tables.get(table, {}).get(key)
+    return OLD_VALUES.get(f"{table}.{key}", {}).get(value, value) if isinstance(value, str) else value
 
 
 def plain(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def run_all(
         tell(f"Run {number} of {len(runs)}: {run.title}")
         try:
             plan = build.plan(run.settings, clients(run.settings.data))
-            execute(plan, run.place(out), resume=True, show=show, warn=warn, callbacks=callbacks)
+            execute(plan, run.place(out), resume=True, show=show, callbacks=callbacks)
         except Diverged as error:
             warn(f"{error} The sweep goes on without this run.")
     return [run.place(out) for run in runs]

@@ -11,15 +11,14 @@ import torch
 from fedapm import models
 from fedapm.core.network import Loss
 from fedapm.core.samples import Samples
-from fedapm.core.task import Task
+from fedapm.core.task import LocalTask
 from fedapm.data.federation import ClientData, Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.settings import Experiment
-from fedapm.simulation.engines.sequential import SequentialEngine
-from fedapm.simulation.loop import client_starts
+from fedapm.simulation.engines.base import client_init
+from fedapm.simulation.engines.sequential import train_client
 from fedapm.simulation.problem import Model, Problem, Weighting
-from fedapm.simulation.stores.base import MemoryStore
 
 Columns = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and type of some tensors of one sample."""
@@ -122,7 +121,7 @@ class NodeProblem(Problem):
         self.alphas = [weighting.alpha(len(data.train), place.samples, place.m)]
         self.unit = weighting.unit(place.m)
 
-    def task(self, client: int, round: int) -> Task:
+    def task(self, client: int, round: int) -> LocalTask:
         """The client's local problem in a round, with the random streams of its position among all."""
         return replace(super().task(client, round), client=self.position)
 
@@ -159,10 +158,10 @@ Template = dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]]
 def template(problem: Problem, experiment: Experiment) -> Template:
     """What an upload of this method looks like, learnt by trying it on made-up samples."""
     algorithm = experiment.algorithm
-    store = MemoryStore(client_starts(problem, algorithm))
+    state = client_init(problem, algorithm)(0)
     broadcast = algorithm.broadcast(algorithm.server_init(problem.u0))
     try:
-        done = next(iter(SequentialEngine(problem, algorithm).train([0], broadcast, store, 1)))
+        result = train_client(problem, algorithm, 0, state, broadcast, 1)
     except FedapmError:
         raise
     except Exception as error:
@@ -170,7 +169,7 @@ def template(problem: Problem, experiment: Experiment) -> Template:
         raise FedapmError(
             f"{algorithm.label} cannot be tried with this network on inputs of the shapes the clients named ({reason})."
         ) from error
-    sums = done.reply.upload.sums
+    sums = result.update.upload.sums
     return {name: {n: (tuple(t.shape), t.dtype) for n, t in vector.items()} for name, vector in sums.items()}
 
 

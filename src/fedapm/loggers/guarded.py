@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fedapm.simulation.loop import Callback
+
 if TYPE_CHECKING:
-    from fedapm.simulation.loop import Callback, Progress, Record
+    from fedapm.core.record import RoundRecord
+    from fedapm.simulation.state import RunState
 
 
-class Guarded:
+class Guarded(Callback):
     """Passes everything on to a log until that fails; then says so once and leaves it alone."""
 
     def __init__(self, log: Callback, name: str, warn: Callable[[str], None]) -> None:
         self._log: Callback | None = log
         self._name, self._warn = name, warn
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Log a round."""
         if self._log is not None:
             log = self._log
-            self._try(lambda: log.on_round_end(progress, record, seconds))
+            self._try(lambda: log.on_round_end(state, record, seconds))
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, state: RunState, status: str) -> None:
         """Close the log."""
         if self._log is not None:
             log = self._log
-            self._try(lambda: log.on_run_end(progress, status))
+            self._try(lambda: log.on_run_end(state, status))
 
     def _try(self, act: Callable[[], None]) -> None:
         try:

@@ -15,11 +15,13 @@ from fedapm.errors import FedapmError
 from fedapm.loggers.scalars import EVERY_ROUND, flat, scalars
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.records import ROUNDS, JsonLines
+from fedapm.simulation.loop import Callback
 from fedapm.version import __version__
 
 if TYPE_CHECKING:
-    from fedapm.simulation.loop import Progress, Record
+    from fedapm.core.record import RoundRecord
     from fedapm.simulation.spec import RunSpec
+    from fedapm.simulation.state import RunState
 
 DATABASE, ARTIFACTS = "mlflow.db", "mlflow-artifacts"
 """What MLflow keeps beside the runs if no server is named."""
@@ -32,7 +34,7 @@ LONGEST = 500
 STATUS = {"complete": "FINISHED", "interrupted": "KILLED", "diverged": "FAILED"}
 
 
-class MLflow:
+class MLflow(Callback):
     """Logs rounds to a run of MLflow's own; a run that is resumed goes on in the same one.
 
     MLflow keeps every number it is given, so a round that is there already is not sent again. It would come out the
@@ -56,14 +58,14 @@ class MLflow:
             for record in JsonLines(folder / ROUNDS) if last >= 0 else ():
                 self._write(record)
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Send a round."""
-        del progress, seconds
+        del state, seconds
         self._write(record)
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, state: RunState, status: str) -> None:
         """Say how the run ended."""
-        del progress
+        del state
         self._client.set_terminated(self._id, STATUS.get(status, "FAILED"))
 
     def _write(self, record: Mapping[str, Any]) -> None:

@@ -11,15 +11,17 @@ from torch.utils.tensorboard.writer import SummaryWriter
 
 from fedapm.loggers.scalars import flat, scalars
 from fedapm.runs.records import ROUNDS, JsonLines
+from fedapm.simulation.loop import Callback
 
 if TYPE_CHECKING:
-    from fedapm.simulation.loop import Progress, Record
+    from fedapm.core.record import RoundRecord
+    from fedapm.simulation.state import RunState
 
 FOLDER = Path("logs") / "tensorboard"
 """Where event files lie in a run folder."""
 
 
-class TensorBoard:
+class TensorBoard(Callback):
     """Writes event files; a run that is resumed goes on in a further file that takes back what comes again."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], last: int) -> None:
@@ -34,15 +36,15 @@ class TensorBoard:
                 self._write(record)
         self._writer.flush()
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Add a round, at once: whoever resumes counts on everything up to the checkpoint being there."""
-        del progress, seconds
+        del state, seconds
         self._write(record)
         self._writer.flush()
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, state: RunState, status: str) -> None:
         """Close the file."""
-        del progress, status
+        del state, status
         if self._ending is not None:
             self._writer.file_writer.add_summary(self._ending)
         self._writer.close()

@@ -11,27 +11,26 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from fedapm.core.record import RoundRecord
 from fedapm.runs.records import ROUNDS, TIMINGS, JsonLines, write_info
 from fedapm.simulation.engines.base import Engine
-from fedapm.simulation.loop import Progress, Record
+from fedapm.simulation.loop import Callback
+from fedapm.simulation.state import RunState
 
 
-class Memory:
+class History(Callback):
     """Keeps the records of a run for whoever started it."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[RoundRecord] = []
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Keep the record."""
-        del progress, seconds
+        del state, seconds
         self.records.append(record)
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
-        """Nothing to close."""
 
-
-class RecordWriter:
+class RecordWriter(Callback):
     """Writes rounds, timings and the run's status into its folder."""
 
     def __init__(self, folder: Path, info: dict[str, Any]) -> None:
@@ -39,41 +38,55 @@ class RecordWriter:
         self.rounds, self.timings = JsonLines(folder / ROUNDS), JsonLines(folder / TIMINGS)
         write_info(folder, info | {"status": "running"})
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Add a line to both files."""
         self.rounds.append(record)
-        self.timings.append({"round": progress.round, "seconds": round(seconds, 6)})
+        self.timings.append({"round": state.round, "seconds": round(seconds, 6)})
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, state: RunState, status: str) -> None:
         """Say how it ended; complete it is only when its models are written too."""
         if status != "complete":
-            self.finish(progress, status)
+            self.finish(state, status)
 
-    def finish(self, progress: Progress, status: str) -> None:
+    def finish(self, state: RunState, status: str) -> None:
         """Write the final status."""
-        write_info(self.folder, self.info | {"status": status, "finished": progress.round})
+        write_info(self.folder, self.info | {"status": status, "finished": state.round})
 
 
-class Remarks:
-    """Passes on what an engine has to say, each thing once."""
+class Checkpointer(Callback):
+    """Saves the run every so many rounds and whenever it stops.
 
-    def __init__(self, engine: Engine, tell: Callable[[str], None]) -> None:
-        self.engine, self.tell = engine, tell
-        self._said: set[str] = set()
+    Args:
+        engine: What knows the clients' states.
+        folder: Where checkpoints lie.
+        every: Rounds between checkpoints; 0 saves only when the run stops.
+        last: The last round, which is always saved.
+    """
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
-        """Pass on what is new."""
-        del progress, record, seconds
-        for text in self.engine.remarks:
-            if text not in self._said:
-                self._said.add(text)
-                self.tell(text)
+    def __init__(self, engine: Engine, folder: Path, every: int, last: int) -> None:
+        self.engine, self.folder, self.every, self.last = engine, folder, every, last
+        self._saved: int | None = None
+        self._record: RoundRecord = {}
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
-        """Nothing to close."""
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """Save in the rounds it is due."""
+        del seconds
+        self._record = record
+        if state.round == self.last or (self.every and state.round % self.every == 0):
+            self._save(state)
+
+    def on_run_end(self, state: RunState, status: str) -> None:
+        """Save where the run stands, unless some of it was lost: then older checkpoints are worth more."""
+        del status
+        if self._saved != state.round and self.engine.can_save:
+            self._save(state)
+
+    def _save(self, state: RunState) -> None:
+        self.engine.save(self.folder, state, self._record)
+        self._saved = state.round
 
 
-class ProgressDisplay:
+class ProgressDisplay(Callback):
     """Shows a run on the terminal: a bar where there is one, a plain line now and then where there is not."""
 
     LINES = 10
@@ -96,14 +109,14 @@ class ProgressDisplay:
             bar = self._bar
             self._update = lambda done, score: bar.update(task, completed=done, score=score)
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Show where the run stands."""
         del seconds
-        self._update(progress.round, _score(record))
+        self._update(state.round, _score(record))
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, state: RunState, status: str) -> None:
         """Leave the terminal as it was."""
-        del progress, status
+        del state, status
         if self._bar is not None:
             self._bar.stop()
 
@@ -112,7 +125,7 @@ class ProgressDisplay:
             self.console.print(f"{self.label}: round {done}/{self.rounds}{score and '  ' + score}", highlight=False)
 
 
-def _score(record: Record) -> str:
+def _score(record: RoundRecord) -> str:
     evaluations = record["evaluations"]
     if not evaluations:
         return ""

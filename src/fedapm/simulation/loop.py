@@ -10,45 +10,35 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
-from fedapm.core.algorithm import Algorithm, State
+from fedapm.core.algorithm import Algorithm
 from fedapm.core.metrics import summarize
-from fedapm.core.vec import Vec, total
+from fedapm.core.record import Evaluation, RoundRecord
 from fedapm.errors import Diverged, Interrupted
-from fedapm.simulation.engines.base import Engine, RoundResult, Undo
-from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.engines.base import Engine, Resumed, RoundResult
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
-from fedapm.simulation.stores.base import ClientState, InitClient, MemoryStore, Store
-
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands after a round. The random streams are keyed by round, so this is all there is."""
-
-    round: int
-    server: State
-    store: Store
-    bytes_up: int = 0
-    bytes_down: int = 0
+from fedapm.simulation.state import RunState
+from fedapm.simulation.stores.base import Undo
 
 
-class Callback(Protocol):
-    """Something that follows a run: a record, a checkpoint, a progress bar."""
+class Callback:
+    """Something that follows a run: a record, a checkpoint, a progress bar. Override what you need."""
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
-        """A round is finished and its results are in place."""
+    def on_server_update(self, state: RunState, record: RoundRecord) -> None:
+        """A round's results are in place; all of its record is known but the evaluation and the drift."""
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """A round is finished, evaluated where it is due, and recorded."""
+
+    def on_run_end(self, state: RunState, status: str) -> None:
         """The run ends: complete, interrupted or diverged."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long, with how many clients, and how often to look."""
+    """How many rounds, with which clients, and how often models are evaluated."""
 
     rounds: int
     sampling: Sampling
@@ -61,142 +51,142 @@ class Schedule:
 
 
 class Loop:
-    """Runs a method on a problem, round by round."""
+    """Runs a method on a problem, round by round.
+
+    Args:
+        problem: What is learnt.
+        algorithm: The method.
+        schedule: How long and with whom.
+        engine: What runs the clients and owns their states.
+        callbacks: What follows the run, in this order.
+    """
 
     def __init__(
         self,
         problem: Problem,
         algorithm: Algorithm,
         schedule: Schedule,
+        engine: Engine,
         callbacks: Sequence[Callback] = (),
-        engine: Engine | None = None,
-        make_store: Callable[[InitClient], Store] = MemoryStore,
     ) -> None:
         self.problem, self.algorithm, self.schedule = problem, algorithm, schedule
-        self.callbacks = callbacks
+        self.engine, self.callbacks = engine, callbacks
         schedule.sampling.size(len(problem))
-        self._make_store = make_store
-        self.engine: Engine = engine or SequentialEngine(problem, algorithm)
-        self.progress = self.start()
+        self.state = RunState(0, algorithm.server_init(problem.u0))
 
-    def start(self) -> Progress:
-        """Before the first round."""
-        store = self._make_store(client_starts(self.problem, self.algorithm))
-        return Progress(0, self.algorithm.server_init(self.problem.u0), store)
+    def run(self, resumed: Resumed | None = None) -> RunState:
+        """Run to the last round.
 
-    def run(self, progress: Progress | None = None) -> Progress:
-        """Go on from where a run stands until its last round."""
-        self.progress = progress or self.progress
+        Args:
+            resumed: Where an earlier process stopped; from the start if not given.
+
+        Returns:
+            Where the run stands at its end.
+        """
         status = "interrupted"
         try:
-            if progress is None:
+            if resumed is None:
                 began = time.perf_counter()
-                self._finish(self.progress, self._record(self.progress), began)
-            while self.progress.round < self.schedule.rounds:
-                self._round(self.progress)
+                self._finish(self.state, self._start_record(self.state, self.state), began)
+            else:
+                self._resume(resumed)
+            while self.state.round < self.schedule.rounds:
+                self._round(self.state)
             status = "complete"
         except KeyboardInterrupt:
-            raise Interrupted(f"interrupted after round {self.progress.round} of {self.schedule.rounds}.") from None
+            raise Interrupted(f"interrupted after round {self.state.round} of {self.schedule.rounds}.") from None
         except Diverged:
             status = "diverged"
             raise
         finally:
             with uninterrupted():
                 for callback in self.callbacks:
-                    callback.on_run_end(self.progress, status)
-        return self.progress
+                    callback.on_run_end(self.state, status)
+        return self.state
 
-    def _round(self, before: Progress) -> None:
+    def _resume(self, resumed: Resumed) -> None:
+        if resumed.record is None:
+            self.state = resumed.state
+            return
+        # the round's results are in the checkpoint, but it was not evaluated and recorded any more
+        self.state = RunState(max(resumed.state.round - 1, 0), resumed.state.server)
+        self._complete(resumed.state, resumed.record, time.perf_counter())
+
+    def _round(self, before: RunState) -> None:
         began = time.perf_counter()
-        round, store = before.round + 1, before.store
-        selected = self.schedule.sampling.draw(len(self.problem), self.problem.seed, round)
+        round = before.round + 1
+        selected = self.select(round)
         broadcast = self.algorithm.broadcast(before.server)
-        work = self.engine.run_round(selected, broadcast, store, round)
-        if not work.good:
+        result = self.engine.run_round(round, selected, broadcast)
+        if not result.good:
             raise Diverged(self._advice(round, "every selected client's update was not finite"))
-        after = Progress(
+        after = RunState(
             round,
-            self.algorithm.server_update(before.server, work.total, len(self.problem)),
-            store,
-            before.bytes_up + work.bytes_up,
+            self.algorithm.server_update(before.server, result.total, len(self.problem)),
+            before.bytes_up + result.bytes_up,
             before.bytes_down + broadcast.nbytes * len(selected),
         )
         undo: Undo | None = None
         try:
             with uninterrupted():
-                undo = work.commit(store)
-            self._finish(after, self._record(after, before, selected, work), began)
+                undo = result.commit()
+            self._finish(after, self._start_record(after, before, selected, result), began)
         except BaseException:
             # the round is not recorded, so it must not have happened: whoever saves now saves the round before
-            if undo is not None and self.progress is not after:
+            if undo is not None and self.state is not after:
                 with uninterrupted():
                     undo()
             raise
 
-    def _finish(self, progress: Progress, record: Record, began: float) -> None:
-        with uninterrupted():
-            for callback in self.callbacks:
-                callback.on_round_end(progress, record, time.perf_counter() - began)
-            self.progress = progress
+    def select(self, round: int) -> list[int]:
+        """The clients of a round."""
+        return self.schedule.sampling.draw(len(self.problem), self.problem.seed, round)
 
-    def _record(
-        self,
-        after: Progress,
-        before: Progress | None = None,
-        selected: Sequence[int] = (),
-        work: RoundResult | None = None,
-    ) -> Record:
-        kept = {*work.good} if work is not None else set()
-        record: Record = {
+    def _start_record(
+        self, after: RunState, before: RunState, selected: Sequence[int] = (), result: RoundResult | None = None
+    ) -> RoundRecord:
+        used = {*result.good} if result is not None else set()
+        record: RoundRecord = {
             "round": after.round,
             "selected": list(selected),
-            "dropped": [k for k in selected if k not in kept],
-            "bytes_up": after.bytes_up - (before.bytes_up if before else 0),
-            "bytes_down": after.bytes_down - (before.bytes_down if before else 0),
+            "dropped": [k for k in selected if k not in used],
+            "bytes_up": after.bytes_up - before.bytes_up,
+            "bytes_down": after.bytes_down - before.bytes_down,
             "total_bytes_up": after.bytes_up,
             "total_bytes_down": after.bytes_down,
-            "drift": work.drift(after.server, self.problem.drift_names) if work is not None else None,
-            "local": work.local if work is not None else None,
+            "drift": None,
+            "local": result.local if result is not None else None,
         }
         if self.schedule.stationarity:
-            record["stationarity"] = self._stationarity(after)
-        self._settled(after, record)
-        record["evaluations"] = self._evaluate(after) if self.schedule.evaluates(after.round) else None
+            broadcast = self.algorithm.broadcast(after.server)
+            record["stationarity"] = self.engine.stationarity(after.round, broadcast)
         return record
 
-    def _settled(self, after: Progress, record: Record) -> None:
-        """A round's results are in place and all but its evaluation is known; here a subclass may save them."""
+    def _finish(self, after: RunState, record: RoundRecord, began: float) -> None:
+        for callback in self.callbacks:
+            callback.on_server_update(after, record)
+        self._complete(after, record, began)
 
-    def _evaluate(self, state: Progress) -> dict[str, Any]:
+    def _complete(self, after: RunState, record: RoundRecord, began: float) -> None:
+        """Evaluate a round whose results are in place, and hand its record to the callbacks."""
+        last = after.round >= self.schedule.rounds
+        self.engine.prefetch(after.round + 1, [] if last else self.select(after.round + 1))
+        record["evaluations"] = self._evaluate(after) if self.schedule.evaluates(after.round) else None
+        record["drift"] = self.engine.drift(after.server) if after.round else None
+        with uninterrupted():
+            for callback in self.callbacks:
+                callback.on_round_end(after, record, time.perf_counter() - began)
+            self.state = after
+
+    def _evaluate(self, state: RunState) -> dict[str, Evaluation]:
         broadcast = self.algorithm.broadcast(state.server)
-        everyone = range(len(self.problem))
-        found = {}
+        evaluations = {}
         for view in self.algorithm.views:
-            rows = list(self.engine.evaluate(everyone, broadcast, state.store, view))
+            rows = self.engine.evaluate(broadcast, view)
             if not any(math.isfinite(row["train_loss"] or 0.0) for row in rows):
                 raise Diverged(self._advice(state.round, "no client's training loss is finite"))
-            found[view] = summarize(rows, self.problem.metrics)
-        return found
-
-    def _stationarity(self, state: Progress) -> dict[str, float] | None:
-        broadcast = self.algorithm.broadcast(state.server)
-        squares: dict[str, float] = {}
-        sums: dict[str, list[Vec]] = {}
-        for client in range(len(self.problem)):
-            kept = state.store.get(client)
-            self.problem.network(client).load(kept.buffers)
-            found = self.algorithm.stationarity(broadcast, kept.state, self.problem.task(client, state.round))
-            if found is None:
-                return None
-            for name, vector in found.each.items():
-                squares[name] = squares.get(name, 0.0) + vector.sq()
-            for name, vector in found.summed.items():
-                sums.setdefault(name, []).append(vector)
-        squares |= {name: total(vectors).sq() for name, vectors in sums.items()}
-        if not all(map(math.isfinite, squares.values())):
-            return None
-        norms = {name: math.sqrt(square) for name, square in squares.items()}
-        return norms | {"total": math.sqrt(math.fsum(squares.values()))}
+            evaluations[view] = summarize(rows, self.problem.metrics)
+        return evaluations
 
     def _advice(self, round: int, what: str) -> str:
         lr = self.problem.solver.lr * self.problem.solver.schedule(max(round - 1, 0), self.problem.rounds)
@@ -204,16 +194,6 @@ class Loop:
             f"{self.algorithm.label}, round {round}: {what}; try a smaller step (solver.lr, now {lr:g}) or "
             "check the scale of the inputs."
         )
-
-
-def client_starts(problem: Problem, algorithm: Algorithm) -> InitClient:
-    """How every client starts."""
-
-    def begin(client: int) -> ClientState:
-        start = problem.start(client)
-        return ClientState(algorithm.client_init(problem.u0, start.v0), start.buffers)
-
-    return begin
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from fedapm.core.network import Loss, Network
 from fedapm.core.samples import Samples
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Split, SplitRule, check_same_shared
-from fedapm.core.task import Task
+from fedapm.core.task import LocalTask
 from fedapm.core.vec import Vec
 from fedapm.data.federation import ClientData, Federation
 from fedapm.errors import FedapmError
@@ -111,20 +111,15 @@ class Problem:
         """The network a client computes with; clients of the same architecture use the same module."""
         return self.start(client).network
 
-    @property
-    def remarks(self) -> list[str]:
-        """What a user should know of how the networks are computed."""
-        return list(dict.fromkeys(text for network in self._networks.values() for text in network.remarks))
-
     def samples(self, client: int, part: Literal["train", "test"]) -> Samples:
         """A client's data on the device."""
         data = self.federation[client]
         samples = data.train if part == "train" else data.test
         return samples if self.device.type == "cpu" else samples.to(self.device)
 
-    def task(self, client: int, round: int) -> Task:
+    def task(self, client: int, round: int) -> LocalTask:
         """A client's local problem in a round."""
-        return Task(
+        return LocalTask(
             self.network(client),
             self.samples(client, "train"),
             self.solver,

@@ -12,13 +12,9 @@ import torch
 
 from fedapm.core.algorithm import Algorithm
 from fedapm.simulation.engines import auto
-from fedapm.simulation.engines.base import Engine
-from fedapm.simulation.engines.vectorized import VectorizedEngine
-from fedapm.simulation.loop import Callback, Schedule, client_starts
+from fedapm.simulation.loop import Callback, Schedule
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.stores import disk
-from fedapm.simulation.stores.base import InitClient, MemoryStore, Store
-from fedapm.simulation.stores.table import TableStore
+from fedapm.simulation.stores import StoreKind
 from fedapm.version import __version__
 
 Tables = dict[str, dict[str, Any]]
@@ -37,25 +33,18 @@ class RunSpec:
     save_models: bool = True
     engine: auto.EngineName = "auto"
     workers: int | None = None
-    store: disk.Kind = "auto"
+    store: StoreKind = "auto"
 
-    def choose(self) -> auto.EngineChoice:
-        """The engine that runs it."""
+    def open_engine(self, rows: Path | None) -> auto.EngineChoice:
+        """The engine that runs it, with an empty store.
+
+        Args:
+            rows: The folder for clients' states, where they are kept on disk; a temporary one if not given.
+        """
         cohort = self.schedule.sampling.draw(len(self.problem), self.problem.seed, 1)
-        start = MemoryStore(client_starts(self.problem, self.algorithm))
-        return auto.engine(self.engine, self.problem, self.algorithm, start, cohort, self.workers)
-
-    def make_store(self, engine: Engine, folder: Path | None) -> Callable[[InitClient], Store]:
-        """What makes the place where clients' states are kept."""
-        population = len(self.problem)
-        usual = disk.store_maker(self.store, folder, population, self.problem.device)
-
-        def make(begin: InitClient) -> Store:
-            made = usual(begin)
-            rows = isinstance(engine, VectorizedEngine) and not self.problem.per_client
-            return TableStore(begin, population) if rows and isinstance(made, MemoryStore) else made
-
-        return make
+        choice = auto.choose_engine(self.engine, self.problem, self.algorithm, cohort, self.workers)
+        choice.engine.open_store(self.store, rows)
+        return choice
 
     def info(self) -> dict[str, Any]:
         """What run.json says."""
@@ -93,4 +82,4 @@ class RunSpec:
 
 
 CallbackFactory = Callable[[RunSpec, Path | None, int], Callback]
-"""Makes an observer of a run from its plan, its folder and the last round that is there already (-1: none)."""
+"""Makes a callback from a run's spec, its folder and the last round that is there already (-1: none)."""

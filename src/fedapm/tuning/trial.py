@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedapm.core.record import RoundRecord
 from fedapm.data.federation import Federation
 from fedapm.errors import Diverged, FedapmError, Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.experiments.settings import Experiment
 from fedapm.runs.records import is_run, load_run
-from fedapm.simulation.loop import Progress, Record
+from fedapm.simulation.loop import Callback
+from fedapm.simulation.state import RunState
 
 Ask = Callable[[int, float], bool]
 """Hears the score after a step and says whether to stop."""
@@ -60,25 +62,22 @@ class Scorer:
         return known[-1] if self.select == "last" else max(known)
 
 
-class PruningCallback:
+class PruningCallback(Callback):
     """Follows a run, tells its scores, and interrupts it politely where it is not worth going on."""
 
     def __init__(self, judge: Scorer, ask: Ask, offset: int, rounds: int) -> None:
         self.judge, self.ask, self.offset, self.rounds = judge, ask, offset, rounds
         self.stopped = False
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Tell the score; if told to stop, end the run as Ctrl-C would, after the round and with a checkpoint."""
         del seconds
         score = self.judge.score(record)
-        if score is None or progress.round == 0:
+        if score is None or state.round == 0:
             return
-        self.stopped = self.ask(self.offset + progress.round, score)
-        if self.stopped and progress.round < self.rounds:
+        self.stopped = self.ask(self.offset + state.round, score)
+        if self.stopped and state.round < self.rounds:
             signal.raise_signal(signal.SIGINT)
-
-    def on_run_end(self, progress: Progress, status: str) -> None:
-        """Nothing to close."""
 
 
 def run_trial(runs: Sequence[tuple[Experiment, Path]], clients: Federation, judge: Scorer, ask: Ask) -> Outcome:
@@ -101,7 +100,9 @@ def run_trial(runs: Sequence[tuple[Experiment, Path]], clients: Federation, judg
     return Outcome("complete", tuple(scores))
 
 
-def _records(settings: Experiment, folder: Path, clients: Federation, watch: PruningCallback) -> list[dict[str, Any]]:
+def _records(
+    settings: Experiment, folder: Path, clients: Federation, watch: PruningCallback
+) -> Sequence[Mapping[str, Any]]:
     if is_run(folder) and (run := load_run(folder)).complete:
         return run.rounds
     plan = build.plan(settings, clients)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fedapm.core.algorithm import State, Upload
+from fedapm.core.messages import collect_messages
 from fedapm.core.network import Loss
 from fedapm.core.split import check_same_shared
 from fedapm.core.vec import Vec
@@ -24,10 +25,10 @@ from fedapm.flower.problem import DataSummary, NodeProblem, Place
 from fedapm.flower.transport.codec import PROTOCOL, Note, Tensors, digest, shapes
 from fedapm.flower.transport.version import FRESH, round_of, version_id
 from fedapm.runs.files import write_tensors
-from fedapm.simulation.engines.sequential import SequentialEngine, load_model
-from fedapm.simulation.loop import client_starts
+from fedapm.simulation.engines.base import client_init
+from fedapm.simulation.engines.sequential import evaluate_client, load_model, train_client
 from fedapm.simulation.problem import Model
-from fedapm.simulation.stores.base import ClientState, MemoryStore, flatten, restore
+from fedapm.simulation.stores.base import ClientState, flatten, restore
 
 HERE = 0
 """Where a node's only client stands in its own problem."""
@@ -84,7 +85,9 @@ class MessageHandler:
         _check_start(problem, client, note["u0"])
         broadcast = State(**restore("down", {n: t.to(problem.device) for n, t in tensors.items()}, note["down"]))
         with versions.locked():
-            return _Turn(experiment, problem, versions, client, broadcast).answer(note)
+            with collect_messages() as messages:
+                about, vectors = _Turn(experiment, problem, versions, client, broadcast).answer(note)
+            return about | {"remarks": messages}, vectors
 
 
 class _Turn:
@@ -95,7 +98,6 @@ class _Turn:
     ) -> None:
         self.problem, self.versions, self.client, self.down = problem, versions, client, broadcast
         self.algorithm = experiment.algorithm
-        self.engine = SequentialEngine(problem, experiment.algorithm)
 
     def answer(self, note: Note) -> tuple[Note, Tensors]:
         accepted, keep = str(note["accepted"]), str(note["keep"])
@@ -106,11 +108,11 @@ class _Turn:
                 base = self.versions.load(accepted)
             except FedapmError as error:
                 return about | {"lost": accepted, "has": self.versions.ids(), "why": str(error)}, {}
-        kept = base.kept if base is not None else client_starts(self.problem, self.algorithm)(HERE)
-        store = MemoryStore(lambda _: kept)
+        kept = base.kept if base is not None else client_init(self.problem, self.algorithm)(HERE)
         if note["evaluate"]:
             about["scores"] = {
-                view: next(iter(self.engine.evaluate([HERE], self.down, store, view))) for view in self.algorithm.views
+                view: evaluate_client(self.problem, self.algorithm, HERE, kept, self.down, view)
+                for view in self.algorithm.views
             }
             # only who took part in the round just ended has moved away from the shared model in it
             took_part = base is not None and round_of(accepted) == note["round"]
@@ -119,24 +121,24 @@ class _Turn:
             self._write_models(kept, int(note["round"]))
         vectors: Tensors = {}
         if note["train"] is not None:
-            trained, vectors = self._train(int(note["train"]), str(note["token"]), store)
+            trained, vectors = self._train(int(note["train"]), str(note["token"]), kept)
             about["trained"] = trained
         self.versions.prune(keep, accepted)
-        about["remarks"] = list(self.engine.remarks)
         return about, vectors
 
-    def _train(self, round: int, token: str, store: MemoryStore) -> tuple[Note, Tensors]:
+    def _train(self, round: int, token: str, state: ClientState) -> tuple[Note, Tensors]:
         version = version_id(round, token)
         # the same announcement, heard twice, has the same answer
         if self.versions.has(version):
             with suppress(FedapmError):
                 return _reply(round, self.versions.load(version))
-        (done,) = self.engine.train([HERE], self.down, store, round)
-        if not done.is_finite():
+        result = train_client(self.problem, self.algorithm, HERE, state, self.down, round)
+        if not result.is_finite():
             return {"round": round, "finite": False}, {}
-        made = Version(version, ClientState(done.reply.state, done.buffers), done.reply.u, done.reply.upload, done.log)
-        self.versions.save(made)
-        return _reply(round, made)
+        update = result.update
+        saved = Version(version, ClientState(update.state, result.buffers), update.u, update.upload, result.log)
+        self.versions.save(saved)
+        return _reply(round, saved)
 
     def _drift(self, u: Vec) -> list[float] | None:
         """How far each shared tensor of the client's copy is from the shared model, where there is one."""
@@ -150,7 +152,7 @@ class _Turn:
     def _write_models(self, kept: ClientState, round: int) -> None:
         views = self.algorithm.views
         for view in views:
-            load_model(self.problem, self.algorithm, HERE, self.down, kept, view)
+            load_model(self.problem, self.algorithm, HERE, kept, self.down, view)
             module = self.problem.network(HERE).module
             suffix = "" if len(views) == 1 else f"-{view}"
             about = {"client": self.client, "method": self.algorithm.name, "round": round}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from logging import INFO, getLogger
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from logging import INFO, Handler, LogRecord, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,27 @@ def make(
         if folder is None:
             raise FedapmError("say where the run is written: flwr run … -c 'out=\"/some/folder\"'.")
         tables = read_toml(Path(experiment)) if isinstance(experiment, str | Path) else experiment
-        serve(Transport(grid), deployment(tables), folder, _tell, model, loss)
+        with _logged_by_flower():
+            serve(Transport(grid), deployment(tables), folder, model, loss)
 
     app.main()(main)
     return app
 
 
-def _tell(text: str) -> None:
-    # Flower's own logger, because only what goes through it is in `flwr log`
-    getLogger("flwr").log(INFO, "%s", text)
+@contextmanager
+def _logged_by_flower() -> Iterator[None]:
+    """Log through Flower's own logger, because only what goes through it is in `flwr log`."""
+    ours, handler = getLogger("fedapm"), _ToFlower()
+    level = ours.level
+    ours.addHandler(handler)
+    ours.setLevel(INFO)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
+        ours.setLevel(level)
+
+
+class _ToFlower(Handler):
+    def emit(self, record: LogRecord) -> None:
+        getLogger("flwr").log(record.levelno, "%s", record.getMessage())

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flwr.app import RecordDict
 
 from fedapm.core.algorithm import Aggregate, Algorithm, State
+from fedapm.core.messages import OnceLogger
 from fedapm.core.metrics import Score
+from fedapm.core.record import RoundRecord
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
+from fedapm.flower.server.checkpoint import ServerCheckpoints
 from fedapm.flower.server.contributions import NONE, Contributions, taken_back
 from fedapm.flower.server.exchange import Announcement, Event, RoundExchange, RoundReplies
 from fedapm.flower.server.ledger import Entry, Ledger
@@ -19,14 +24,17 @@ from fedapm.flower.server.replies import TrainReply
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.version import version_id
-from fedapm.simulation.engines.base import Undo, local_work
-from fedapm.simulation.loop import Schedule
+from fedapm.simulation.checkpoint import check_same_model
+from fedapm.simulation.engines.base import Engine, Resumed, local_work
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.stores.base import Store, flatten
+from fedapm.simulation.state import RunState
+from fedapm.simulation.stores.base import Undo, flatten
+
+logger = logging.getLogger(__name__)
 
 
 class FlowerRoundResult:
-    """A round's accepted answers."""
+    """A round's accepted replies."""
 
     def __init__(
         self,
@@ -34,124 +42,130 @@ class FlowerRoundResult:
         token: str,
         trained: Mapping[int, TrainReply],
         gone: Mapping[int, Mapping[str, Vec]],
+        ledger: Ledger,
         contributions: Contributions | None,
     ) -> None:
         self.round, self.token, self._trained = round, token, trained
-        self._gone, self._contributions = gone, contributions
+        self._gone, self._ledger, self._contributions = gone, ledger, contributions
         self.good: list[int] = list(trained)
-        uploads = [done.upload for done in trained.values()]
+        uploads = [reply.upload for reply in trained.values()]
         self.bytes_up = sum(upload.nbytes for upload in uploads)
-        self.local = local_work([done.log for done in trained.values()])
+        self.local = local_work([reply.log for reply in trained.values()])
         total = Aggregate.of(uploads)
         back = taken_back(gone.values()) if uploads else {}
         sums = {name: vector + back[name] if name in back else vector for name, vector in total.sums.items()}
         self.total = Aggregate(sums, total.weight, total.count)
 
-    def drift(self, server: State, names: Sequence[str]) -> None:
-        """Not known yet: the clients' copies are on their nodes, and these measure it when they hear the new model."""
-        del server, names
-
-    def commit(self, store: Store) -> Undo:
-        """Write down whose answers were accepted, and who begins anew; the result takes that back."""
-        assert isinstance(store, Ledger)
+    def commit(self) -> Undo:
+        """Write down whose replies were accepted, and who begins anew; the result takes that back."""
         changes = {client: Entry() for client in self._gone}
-        for client, done in self._trained.items():
+        for client, reply in self._trained.items():
             version, contribution = version_id(self.round, self.token), NONE
             if self._contributions is not None:
-                before = store.entry(client).contribution
-                contribution = self._contributions.grown(client, version, before, done.upload)
+                before = self._ledger.entry(client).contribution
+                contribution = self._contributions.grown(client, version, before, reply.upload)
             changes[client] = Entry(version, contribution)
-        return store.settle(self.round, changes)
+        return self._ledger.settle(self.round, changes)
 
 
-class FlowerEngine:
-    """Runs clients where they are.
+class FlowerEngine(Engine):
+    """Runs clients where they are; their states stay there, and the ledger says which of them counts.
 
-    A round is one exchange. The broadcast that begins a round is also what the round before it is judged by, so one
-    message asks for both: when the loop asks for an evaluation, the selected clients of the next round already train.
+    A round is one exchange. The broadcast that begins a round is also what the round before it is evaluated with, so
+    one message asks for both: when the loop asks for an evaluation, the clients of the next round already train.
     """
 
     name = "flower"
 
     def __init__(
         self,
-        gatherer: RoundExchange,
+        exchange: RoundExchange,
         deployment: Deployment,
         problem: Problem,
-        schedule: Schedule,
         ledger: Ledger,
         contributions: Contributions | None,
-        keep: Callable[[int], str],
+        checkpoints: ServerCheckpoints,
         requested: Callable[[int, str], bool],
         event: Event,
     ) -> None:
-        self.gatherer, self.schedule, self.ledger = gatherer, schedule, ledger
+        self.exchange, self.ledger, self.checkpoints = exchange, ledger, checkpoints
         self.experiment, self.settings = deployment.experiment, deployment.flower
         self.algorithm: Algorithm = deployment.experiment.algorithm
-        self.seed = problem.seed
-        self.contributions, self._keep, self._requested, self._event = contributions, keep, requested, event
-        self._said: list[str] = []
-        self._told: set[tuple[int, str]] = set()
+        self.contributions, self._requested, self._event = contributions, requested, event
+        self._log = OnceLogger(logger)
+        self._reported: set[tuple[int, str]] = set()
+        self._next: Sequence[int] = []
         self._ahead: RoundReplies | None = None
-        self._judged: RoundReplies | None = None
-        outlines = list(ledger.outlines.values())
+        self._evaluated: RoundReplies | None = None
+        summaries = list(ledger.outlines.values())
         self._common: dict[str, Any] = {
             "protocol": codec.PROTOCOL,
             "run": ledger.run,
             "settings": self.experiment.tables(),
             "m": len(ledger),
-            "samples": sum(o.train for o in outlines),
-            "classes": max(o.classes for o in outlines),
+            "samples": sum(summary.train for summary in summaries),
+            "classes": max(summary.classes for summary in summaries),
             "u0": {"digest": ledger.start, "shapes": codec.shapes(problem.u0)},
         }
 
-    @property
-    def remarks(self) -> list[str]:
-        """What the nodes had to say."""
-        return self._said
-
-    def run_round(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> FlowerRoundResult:
+    def run_round(self, round: int, selected: Sequence[int], broadcast: State) -> FlowerRoundResult:
         """The local work of the selected clients; where it was asked for ahead, what came of that."""
-        del store
-        found, self._ahead = self._ahead, None
-        if found is None or (found.announcement.training, [*found.announcement.selected]) != (round, [*clients]):
-            found = self._announce(Announcement(round - 1, False, clients, clients), broadcast)
-        trained = {k: done for k in found.usable if (done := found.answers[k].trained) is not None}
+        replies, self._ahead = self._ahead, None
+        if replies is None or (replies.announcement.training, [*replies.announcement.selected]) != (round, [*selected]):
+            replies = self._announce(Announcement(round - 1, False, selected, selected), broadcast)
+        trained = {k: reply for k in replies.usable if (reply := replies.answers[k].trained) is not None}
         kept = self.contributions if self.algorithm.cumulative else None
-        return FlowerRoundResult(round, found.announcement.token, trained, self._begin_anew(found, round), kept)
+        gone = self._begin_anew(replies, round)
+        return FlowerRoundResult(round, replies.announcement.token, trained, gone, self.ledger, kept)
 
-    def evaluate(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> Iterable[dict[str, Score]]:
-        """Scores of the clients' models; the same message begins the next round."""
-        del store
-        round = self.ledger.round
-        if self._judged is None or self._judged.announcement.round != round:
-            last = round >= self.schedule.rounds
-            selected = [] if last else self.schedule.sampling.draw(len(self.ledger), self.seed, round + 1)
-            self._judged = self._announce(Announcement(round, True, selected, list(clients), last), broadcast)
-            self._ahead = None if last else self._judged
-        answers = self._judged.answers
+    def prefetch(self, round: int, selected: Sequence[int]) -> None:
+        """Hear who trains next: the message that asks for an evaluation asks these to train as well."""
+        del round
+        self._next = selected
+
+    def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
+        """Every client's scores; the same message begins the next round."""
+        round, everyone = self.ledger.round, range(len(self.ledger))
+        if self._evaluated is None or self._evaluated.announcement.round != round:
+            last = not self._next
+            self._evaluated = self._announce(Announcement(round, True, self._next, list(everyone), last), broadcast)
+            self._ahead = None if last else self._evaluated
+        answers = self._evaluated.answers
         rows = {k: scores[view] for k in answers if (scores := answers[k].scores) is not None}
         names = next((list(row) for row in rows.values()), ["train_loss", "test_loss"])
         nothing: dict[str, Score] = dict.fromkeys(names)
-        return [rows.get(k, nothing) for k in clients]
+        return [rows.get(k, nothing) for k in everyone]
 
-    def drift(self) -> float | None:
-        """How far the clients of the round that was judged last were from its result, on average."""
-        answers = self._judged.answers if self._judged is not None else {}
-        gaps = [gap for k in sorted(answers) if (gap := answers[k].drift) is not None]
+    def drift(self, server: State) -> float | None:
+        """How far the clients of the last round were from its result: the nodes measure it when they evaluate."""
+        del server
+        evaluated = self._evaluated
+        if evaluated is None or evaluated.announcement.round != self.ledger.round:
+            return None
+        gaps = [gap for k in sorted(evaluated.answers) if (gap := evaluated.answers[k].drift) is not None]
         if not gaps:
             return None
         # in this order, so that it is the sum one process would have made
         drift = sum(norm for gap in gaps for norm in gap) / len(gaps)
         return drift if math.isfinite(drift) else None
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def save(self, folder: Path, state: RunState, record: RoundRecord) -> None:
+        """Write a checkpoint of the server; the clients' states are on their nodes."""
+        self.checkpoints.save(folder, state, self.ledger, record)
+
+    def load(self, folder: Path, start: RunState) -> Resumed | None:
+        """Go on from the newest whole checkpoint."""
+        saved = self.checkpoints.load(folder)
+        if saved is None:
+            return None
+        check_same_model(folder, saved.state.server, start.server)
+        self.ledger = saved.ledger
+        return Resumed(saved.state, saved.record)
 
     def _announce(self, announcement: Announcement, broadcast: State) -> RoundReplies:
         tensors, note = flatten("down", broadcast)
         vectors = codec.block(tensors)
-        finish = announcement.round >= self.schedule.rounds and self.experiment.engine.save_models
+        finish = announcement.round >= self.experiment.engine.rounds and self.experiment.engine.save_models
         common = self._common | {
             "down": note,
             "round": announcement.round,
@@ -165,15 +179,15 @@ class FlowerEngine:
                 "client": self.ledger.ids[client],
                 "position": client,
                 "accepted": self.ledger.entry(client).accepted,
-                "keep": self._keep(client),
+                "keep": self.checkpoints.oldest_version(client),
                 "train": announcement.training if client in announcement.selected else None,
             }
             return codec.records(common | own, vectors)
 
-        found = self.gatherer.gather(announcement, letter)
+        found = self.exchange.gather(announcement, letter)
         for client in sorted(found.answers):
             answer = found.answers[client]
-            self._said += [text for text in answer.remarks if text not in self._said]
+            self._log.info(*answer.remarks)
             if answer.lost is not None:
                 self._once(announcement.about, client, f"its state is lost: {answer.lost}")
         return found
@@ -207,6 +221,6 @@ class FlowerEngine:
 
     def _once(self, round: int, client: int, what: str) -> None:
         """Tell of something that would be as true in every round that follows."""
-        if (client, what) not in self._told:
-            self._told.add((client, what))
+        if (client, what) not in self._reported:
+            self._reported.add((client, what))
             self._event(round, self.ledger.ids[client], what)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-from fedapm.errors import FedapmError
 from fedapm.flower.problem import DataSummary
 from fedapm.flower.transport.version import FRESH, round_of
-from fedapm.simulation.engines.base import Undo
-from fedapm.simulation.stores.base import ClientState
+from fedapm.simulation.stores.base import Undo
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Entry:
 
 @dataclass
 class Ledger:
-    """The population of a run, and where each client stands. It takes the place of the clients' store."""
+    """The population of a run, and where each client stands."""
 
     run: str
     outlines: dict[str, DataSummary]
@@ -75,21 +73,3 @@ class Ledger:
             round_of(entry.accepted)
         outlines = {str(client): DataSummary.read(outline) for client, outline in note["clients"].items()}
         return cls(str(note["run"]), outlines, str(note["start"]), int(note["round"]), entries)
-
-    # what follows makes it the store of a loop whose clients' states are elsewhere
-
-    def get(self, client: int) -> ClientState:
-        """Nobody's state is here."""
-        self._elsewhere(client)
-
-    def commit(self, updates: Mapping[int, ClientState]) -> None:
-        """Nobody's state is here."""
-        for client in updates:
-            self._elsewhere(client)
-
-    def touched(self) -> Iterator[tuple[int, ClientState]]:
-        """Nobody's state is here."""
-        return iter(())
-
-    def _elsewhere(self, client: int) -> NoReturn:
-        raise FedapmError(f"the state of client {self.ids[client]} is on its own node; the server has no copy.")

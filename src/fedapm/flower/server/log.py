@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 
-from fedapm.simulation.loop import Progress, Record
+from fedapm.core.record import RoundRecord
+from fedapm.simulation.loop import Callback
+from fedapm.simulation.state import RunState
+
+logger = logging.getLogger(__name__)
 
 
-class RoundLog:
-    """Observer that tells of every round."""
+class RoundLog(Callback):
+    """Logs a line for every round."""
 
-    def __init__(self, rounds: int, tell: Callable[[str], None]) -> None:
-        self.rounds, self.tell = rounds, tell
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """One line."""
-        self.tell(f"round {progress.round}/{self.rounds}: {summary(record)} ({seconds:.1f} s)")
+        logger.info("round %d/%d: %s (%.1f s)", state.round, self.rounds, summary(record), seconds)
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, state: RunState, status: str) -> None:
         """How it ended."""
-        self.tell(f"{status} after round {progress.round} of {self.rounds}")
+        logger.info("%s after round %d of %d", status, state.round, self.rounds)
 
 
-def summary(record: Record) -> str:
+def summary(record: RoundRecord) -> str:
     """A round in a few words: who answered, and how good the models are."""
     asked, dropped = len(record["selected"]), len(record["dropped"])
     parts = [f"{asked - dropped} of {asked} clients"] if asked else ["before training"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 
 from flwr.app import MessageType, RecordDict
@@ -12,7 +13,7 @@ from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.transport import POLL, Exchange, NodeReply, Transport
 
-Tell = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
 class Claimed(FedapmError):
@@ -28,8 +29,8 @@ class Claimed(FedapmError):
 class NodeRegistry:
     """The clients that have shown up."""
 
-    def __init__(self, deployment: Deployment, run: str, tell: Tell) -> None:
-        self.ids, self.tell = list(deployment.clients), tell
+    def __init__(self, deployment: Deployment, run: str) -> None:
+        self.ids = list(deployment.clients)
         self.lifetime = deployment.flower.timeout
         self.nodes: dict[int, int] = {}
         self.outlines: dict[int, DataSummary] = {}
@@ -62,7 +63,7 @@ class NodeRegistry:
             client, outline = self._read(heard)
         except FedapmError as error:
             self._aside[heard.node] = None
-            self.tell(f"node {heard.node} does not take part: {error}")
+            logger.warning("node %s does not take part: %s", heard.node, error)
             return
         holder = self.nodes.get(client)
         if holder is not None and holder != heard.node and holder in online:
@@ -99,7 +100,7 @@ class NodeRegistry:
                 return
             if self.absent != said:
                 said = self.absent
-                self.tell(f"waiting for client{'s' * (len(said) > 1)} {_few(said)}")
+                logger.info("waiting for client%s %s", "s" * (len(said) > 1), _few(said))
             link.sleep(POLL)
 
 

@@ -14,14 +14,14 @@ from fedapm.flower.server.contributions import NONE
 from fedapm.flower.transport.version import FRESH
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.records import CHECKPOINTS
-from fedapm.simulation.checkpoint import found
+from fedapm.simulation.stores.disk import checkpoint_files
 
 READMIT = "readmit"
 
 
 def request(out: Path, client: str) -> str:
     """Let a client of a run begin anew; gives what will happen, in words."""
-    paths = found(out / CHECKPOINTS)
+    paths = checkpoint_files(out / CHECKPOINTS)
     if not paths:
         raise FedapmError(f"{out} holds no run on Flower: it has no checkpoint.")
     ledger = read_checkpoint(paths[0]).ledger

@@ -15,9 +15,6 @@ from fedapm.errors import FedapmError
 from fedapm.flower.problem import Template
 from fedapm.flower.transport import codec
 
-SCORES = ("accuracy", "f1", "auc", "train_loss", "test_loss")
-LOSSES = ("train_loss", "test_loss")
-
 
 class Stale(FedapmError):
     """An answer to something that was asked before; it is as if it had never come."""

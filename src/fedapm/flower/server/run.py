@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 from filelock import Timeout
@@ -17,16 +17,14 @@ from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.settings import differences
 from fedapm.flower.problem import DataSummary, server_problem, template
-from fedapm.flower.server.checkpoint import Saved, ServerCheckpoints
+from fedapm.flower.server.checkpoint import SaveBeforeEvaluation, Saved, ServerCheckpoints
 from fedapm.flower.server.contributions import Contributions
 from fedapm.flower.server.engine import FlowerEngine
-from fedapm.flower.server.exchange import Event, RoundExchange
+from fedapm.flower.server.exchange import RoundExchange
 from fedapm.flower.server.ledger import Ledger
 from fedapm.flower.server.log import RoundLog
-from fedapm.flower.server.loop import Rounds
 from fedapm.flower.server.node_registry import NodeRegistry
 from fedapm.flower.server.readmission import requested
-from fedapm.flower.server.replies import LOSSES, SCORES
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.traffic import MESSAGES, MessageLog
@@ -45,53 +43,54 @@ from fedapm.runs.records import (
     is_run,
     load_run,
 )
-from fedapm.simulation.callbacks import RecordWriter, Remarks
-from fedapm.simulation.loop import Callback, Progress
+from fedapm.simulation.callbacks import RecordWriter
+from fedapm.simulation.engines.base import Resumed
+from fedapm.simulation.loop import Callback, Loop
 from fedapm.simulation.problem import Model, Problem
 from fedapm.simulation.spec import RunSpec
 
 CONTRIBUTIONS, EVENTS = "contributions", "events.jsonl"
-Tell = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
 def serve(
-    link: Transport, deployment: Deployment, out: Path, tell: Tell, model: Model | None = None, loss: Loss | None = None
+    link: Transport, deployment: Deployment, out: Path, model: Model | None = None, loss: Loss | None = None
 ) -> None:
     """Run an experiment to its end in a folder; a run that is there goes on, and a complete one is left as it is."""
     with _alone(out):
         if is_run(out):
             _check_same(out, deployment)
             if load_run(out).complete and len(load_run(out).rounds) > deployment.experiment.engine.rounds:
-                tell(f"{out} is complete already.")
+                logger.info("%s is complete already.", out)
                 return
             remove_leftovers(out)
         elif out.is_dir() and any(out.iterdir()):
             raise FedapmError(f"{out} is not empty; choose another folder.")
-        Server(link, deployment, out, tell, model, loss).run()
+        Server(link, deployment, out, model, loss).run()
 
 
 class Server:
     """One process's part in a run."""
 
     def __init__(
-        self, link: Transport, deployment: Deployment, out: Path, tell: Tell, model: Model | None, loss: Loss | None
+        self, link: Transport, deployment: Deployment, out: Path, model: Model | None, loss: Loss | None
     ) -> None:
-        self.link, self.deployment, self.out, self.tell = link, deployment, out, tell
+        self.link, self.deployment, self.out = link, deployment, out
         self.model, self.loss = model, loss
         self.experiment, self.flower = deployment.experiment, deployment.flower
         self.events = JsonLines(out / EVENTS)
         names = self.experiment.algorithm.cumulative
         kept = bool(names) and self.flower.keep_contributions
         self.contributions = Contributions(out / CONTRIBUTIONS, names or ()) if kept else None
-        self.keeper = ServerCheckpoints(out / CHECKPOINTS, self.contributions)
+        self.checkpoints = ServerCheckpoints(self.contributions)
 
     def run(self) -> None:
         """From the roll call to the end."""
-        saved = self.keeper.load(self.tell) if is_run(self.out) else None
+        saved = self.checkpoints.load(self.out / CHECKPOINTS) if is_run(self.out) else None
         run = saved.ledger.run if saved is not None else uuid.uuid4().hex
-        roll = NodeRegistry(self.deployment, run, self.tell)
-        roll.call(self.link, self.flower.wait, lambda called: not called.absent)
-        outlines = self._population(roll, saved)
+        registry = NodeRegistry(self.deployment, run)
+        registry.call(self.link, self.flower.wait, lambda called: not called.absent)
+        outlines = self._population(registry, saved)
         problem = server_problem(self.experiment, outlines, self.model, self.loss)
         ledger = saved.ledger if saved is not None else Ledger(run, outlines, codec.digest(problem.u0))
         if ledger.start != codec.digest(problem.u0):
@@ -99,9 +98,21 @@ class Server:
                 f"the shared parameters start from other values than when {self.out} began; go on with the same "
                 "versions of torch and of the app."
             )
-        loop, folder = self._loop(problem, ledger, roll)
-        progress = self._go_on(loop, saved) if saved is not None else self._begin(loop)
-        folder.finish(progress, "complete")
+        engine = self._engine(problem, ledger, registry)
+        schedule = build.schedule(self.experiment.engine)
+        spec = RunSpec(problem, self.experiment.algorithm, schedule, self.experiment.tables())
+        writer = self._begin_folder(engine, spec)
+        callbacks: list[Callback] = [
+            SaveBeforeEvaluation(engine, self.out / CHECKPOINTS),
+            writer,
+            MessageLog(self.out, self.link.traffic),
+            RoundLog(schedule.rounds),
+        ]
+        loop = Loop(problem, self.experiment.algorithm, schedule, engine, callbacks)
+        if saved is None:
+            self._clear_lines()
+        state = loop.run(self._resume(loop) if saved is not None else None)
+        writer.finish(state, "complete")
 
     def _population(self, roll: NodeRegistry, saved: Saved | None) -> dict[str, DataSummary]:
         if saved is None:
@@ -118,75 +129,63 @@ class Server:
         for k, outline in roll.outlines.items():
             if outline != saved.ledger.outlines[roll.ids[k]]:
                 what = "its data has another size or shape than when the run began"
-                self._event(saved.progress.round, roll.ids[k], what)
+                self._event(saved.state.round, roll.ids[k], what)
         return saved.ledger.outlines
 
-    def _loop(self, problem: Problem, ledger: Ledger, roll: NodeRegistry) -> tuple[Rounds, RecordWriter]:
-        schedule = build.schedule(self.experiment.engine)
-        algorithm = self.experiment.algorithm
+    def _engine(self, problem: Problem, ledger: Ledger, registry: NodeRegistry) -> FlowerEngine:
         classified = next(iter(ledger.outlines.values())).classified
         expected = {
             "run": ledger.run,
             "template": template(problem, self.experiment),
-            "views": algorithm.views,
-            "names": SCORES if classified else LOSSES,
+            "views": self.experiment.algorithm.views,
+            "names": [metric.name for metric in problem.metrics if metric.applies(classified)],
         }
-        event: Event = self._event
-        gatherer = RoundExchange(self.link, roll, self.flower, event, expected)
-        engine = FlowerEngine(
-            gatherer,
+        return FlowerEngine(
+            RoundExchange(self.link, registry, self.flower, self._event, expected),
             self.deployment,
             problem,
-            schedule,
             ledger,
             self.contributions,
-            self.keeper.keep,
+            self.checkpoints,
             lambda client, version: requested(self.out, ledger.ids[client], version),
-            event,
+            self._event,
         )
+
+    def _begin_folder(self, engine: FlowerEngine, spec: RunSpec) -> RecordWriter:
         if not is_run(self.out):
-            write_atomic(self.out / CONFIG, tomli_w.dumps(self.experiment.tables()))
+            write_atomic(self.out / CONFIG, tomli_w.dumps(spec.settings))
+        ledger = engine.ledger
         why = f"{len(ledger)} clients on nodes of their own"
         notes = {"engine": engine.name, "why": why, "run": ledger.run, "flower": self.deployment.notes()}
         write_json(self.out / ENGINE, notes)
-        folder = RecordWriter(self.out, self._info(problem, ledger, schedule.rounds))
-        log = MessageLog(self.out, self.link.traffic)
-        callbacks: list[Callback] = [folder, log, Remarks(engine, self.tell), RoundLog(schedule.rounds, self.tell)]
-        return Rounds(problem, algorithm, schedule, callbacks, engine, ledger, self.keeper), folder
-
-    def _begin(self, loop: Rounds) -> Progress:
-        # a run that was killed before its first checkpoint may have left lines behind
-        for name in (ROUNDS, TIMINGS, MESSAGES):
-            JsonLines(self.out / name).rewind(-1)
-        return loop.run()
-
-    def _go_on(self, loop: Rounds, saved: Saved) -> Progress:
-        rounds = JsonLines(self.out / ROUNDS)
-        progress, fresh = saved.progress, loop.progress.server
-        for name, vector in fresh.vectors.items():
-            other = saved.progress.server.vectors.get(name)
-            if other is None or codec.shapes(other) != codec.shapes(vector):
-                raise FedapmError(f"{self.out} belongs to another model: its {name!r} has other names or shapes.")
-        for name in (ROUNDS, TIMINGS, MESSAGES):
-            JsonLines(self.out / name).rewind(progress.round)
-        written = [row["round"] for row in rounds]
-        if written not in ([*range(progress.round + 1)], [*range(progress.round)]):
-            raise FedapmError(f"{rounds.path} lacks rounds that the checkpoint has; start again in another folder.")
-        write_atomic(self.out / CONFIG, tomli_w.dumps(self.experiment.tables()))
-        self.tell(f"going on after round {progress.round} of {loop.schedule.rounds}")
-        return loop.resume(progress, saved.record if len(written) == progress.round else None)
-
-    def _info(self, problem: Problem, ledger: Ledger, rounds: int) -> dict[str, Any]:
-        plan = RunSpec(problem, self.experiment.algorithm, build.schedule(self.experiment.engine), {})
         clients = [
             {"id": client, "train": o.train, "test": o.test, "classes": o.different}
             for client, o in ledger.outlines.items()
         ]
-        return plan.info() | {"clients": clients, "rounds": rounds}
+        return RecordWriter(self.out, spec.info() | {"clients": clients})
+
+    def _clear_lines(self) -> None:
+        # a run that was killed before its first checkpoint may have left lines behind
+        for name in (ROUNDS, TIMINGS, MESSAGES):
+            JsonLines(self.out / name).rewind(-1)
+
+    def _resume(self, loop: Loop) -> Resumed:
+        resumed = loop.engine.load(self.out / CHECKPOINTS, loop.state)
+        assert resumed is not None
+        round = resumed.state.round
+        for name in (ROUNDS, TIMINGS, MESSAGES):
+            JsonLines(self.out / name).rewind(round)
+        rounds = JsonLines(self.out / ROUNDS)
+        written = [row["round"] for row in rounds]
+        if written not in ([*range(round + 1)], [*range(round)]):
+            raise FedapmError(f"{rounds.path} lacks rounds that the checkpoint has; start again in another folder.")
+        write_atomic(self.out / CONFIG, tomli_w.dumps(self.experiment.tables()))
+        logger.info("going on after round %d of %d", round, loop.schedule.rounds)
+        return resumed if len(written) == round else Resumed(resumed.state)
 
     def _event(self, round: int, client: str, what: str) -> None:
         self.events.append({"round": round, "client": client, "what": what})
-        self.tell(f"round {round}: {f'client {client}: ' if client else ''}{what}")
+        logger.info("round %d: %s%s", round, f"client {client}: " if client else "", what)
 
 
 @contextmanager

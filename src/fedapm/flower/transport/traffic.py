@@ -7,9 +7,11 @@ from pathlib import Path
 
 from flwr.app import RecordDict
 
+from fedapm.core.record import RoundRecord
 from fedapm.flower.transport.codec import size
 from fedapm.runs.records import JsonLines
-from fedapm.simulation.loop import Progress, Record
+from fedapm.simulation.loop import Callback
+from fedapm.simulation.state import RunState
 
 MESSAGES = "messages.jsonl"
 
@@ -32,7 +34,7 @@ class Traffic:
         self.received, self.bytes_received = self.received + 1, self.bytes_received + size(content)
 
 
-class MessageLog:
+class MessageLog(Callback):
     """Writes a line a round: what went over the link since the line before.
 
     The message that judges a round also begins the next, so a round's training is mostly in the line before its own.
@@ -42,12 +44,9 @@ class MessageLog:
         self.lines, self.traffic = JsonLines(folder / MESSAGES), traffic
         self._told = Traffic()
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Add a line."""
         del record, seconds
         now, before = asdict(self.traffic), asdict(self._told)
-        self.lines.append({"round": progress.round} | {name: now[name] - before[name] for name in now})
+        self.lines.append({"round": state.round} | {name: now[name] - before[name] for name in now})
         self._told = replace(self.traffic)
-
-    def on_run_end(self, progress: Progress, status: str) -> None:
-        """Nothing to close."""

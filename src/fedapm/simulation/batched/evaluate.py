@@ -18,18 +18,20 @@ from fedapm.simulation.batched.task import side_by_side
 from fedapm.simulation.problem import Problem
 
 
-def scorable(problem: Problem, program: BatchedNetwork, clients: Sequence[int]) -> bool:
+def can_evaluate(problem: Problem, network: BatchedNetwork, clients: Sequence[int]) -> bool:
     """Whether this is plain classification by fully connected layers, on clients that all have test data."""
     if any(metric.batched is None for metric in problem.metrics):
         return False
-    if not isinstance(program, LinearChain) or problem.network(clients[0]).loss is not functional.cross_entropy:
+    if not isinstance(network, LinearChain) or problem.network(clients[0]).loss is not functional.cross_entropy:
         return False
     data = [problem.federation[k] for k in clients]
     return all(len(c.test) and c.test.classified and c.train.classified and c.train.targets.dim() == 1 for c in data)
 
 
 @torch.no_grad()
-def score(problem: Problem, program: BatchedNetwork, clients: Sequence[int], u: Vec, v: Vec) -> list[dict[str, Score]]:
+def evaluate(
+    problem: Problem, program: BatchedNetwork, clients: Sequence[int], u: Vec, v: Vec
+) -> list[dict[str, Score]]:
     """What the sequential engine says of each of these clients with the models (u, v), stacked or shared."""
     network = problem.network(clients[0])
     network.module.eval()

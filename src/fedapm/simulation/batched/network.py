@@ -53,12 +53,12 @@ class BatchedNetwork(Protocol):
         """Every client's gradient of its loss in the trained parameters, and the losses."""
 
 
-def program(module: nn.Module) -> BatchedNetwork:
+def batched_network(module: nn.Module) -> BatchedNetwork:
     """The module for several clients."""
     return _linear(module) or VmapNetwork(module)
 
 
-def linear(module: nn.Module) -> bool:
+def is_linear_chain(module: nn.Module) -> bool:
     """Whether the network is nothing but fully connected layers and simple functions."""
     return _linear(module) is not None
 

@@ -1,33 +1,25 @@
-"""Work: what the selected clients of a round did, however it was computed."""
+"""Engine: runs the clients of a round and owns what they keep between rounds. All engines give the same results."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import ClassVar, Protocol
 
-from fedapm.core.algorithm import Aggregate, ClientUpdate, State
+from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State
 from fedapm.core.metrics import Score
+from fedapm.core.record import RoundRecord
 from fedapm.core.solver import SolveStats
-from fedapm.core.vec import Vec, mean
-from fedapm.simulation.stores.base import ClientState, Store
-
-Undo = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class ClientResult:
-    """One client's finished round."""
-
-    client: int
-    reply: ClientUpdate
-    buffers: Vec
-    log: list[SolveStats]
-
-    def is_finite(self) -> bool:
-        """Whether the client's work came out as numbers."""
-        return self.reply.is_finite() and self.buffers.is_finite()
+from fedapm.core.vec import Vec, mean, total
+from fedapm.simulation import checkpoint
+from fedapm.simulation.problem import Problem
+from fedapm.simulation.state import RunState
+from fedapm.simulation.stores import StoreKind, open_store
+from fedapm.simulation.stores.base import ClientState, InitClient, Store, Undo
+from fedapm.simulation.stores.memory import MemoryStore
 
 
 class RoundResult(Protocol):
@@ -35,7 +27,7 @@ class RoundResult(Protocol):
 
     @property
     def good(self) -> Sequence[int]:
-        """The clients whose work came out as numbers."""
+        """The clients whose work came out as finite numbers."""
 
     @property
     def total(self) -> Aggregate:
@@ -49,67 +41,221 @@ class RoundResult(Protocol):
     def local(self) -> dict[str, float | int] | None:
         """What the local solvers did, summed up for the record."""
 
-    def drift(self, server: State, names: Sequence[str]) -> float | None:
-        """Mean over clients of Σ over shared tensors ‖u_i − ū‖; without a server model ū is the clients' mean."""
-
-    def commit(self, store: Store) -> Undo:
-        """Put the clients' new memories in place; the result takes that back."""
+    def commit(self) -> Undo:
+        """Put the clients' new states in place; the result takes that back."""
 
 
-class Engine(Protocol):
-    """Runs clients. All engines give the same results."""
+@dataclass(frozen=True)
+class Resumed:
+    """A run as a checkpoint has it."""
+
+    state: RunState
+    record: RoundRecord | None = None
+    """The record of the checkpoint's round, where it still lacks its evaluation."""
+
+
+class Engine(ABC):
+    """Runs clients, wherever they are. The loop knows nothing else of them."""
+
+    name: ClassVar[str]
+    """What it is called in settings and records."""
+
+    @abstractmethod
+    def run_round(self, round: int, selected: Sequence[int], broadcast: State) -> RoundResult:
+        """The local work of the selected clients.
+
+        Args:
+            round: The round, counted from 1.
+            selected: The positions of its clients, in increasing order.
+            broadcast: What each of them receives.
+
+        Returns:
+            What they sent and did; nothing of it counts before it is committed.
+        """
+
+    @abstractmethod
+    def evaluate(self, broadcast: State, view: str) -> Sequence[dict[str, Score]]:
+        """Every client's scores on its own data, in the order of clients.
+
+        Args:
+            broadcast: What a client would receive now.
+            view: Which of the method's models is evaluated.
+        """
+
+    @abstractmethod
+    def drift(self, server: State) -> float | None:
+        """Mean over the last round's clients of Σ over shared tensors ‖u_i − ū‖, asked for after its evaluation."""
+
+    def prefetch(self, round: int, selected: Sequence[int]) -> None:  # noqa: B027 - most engines have nothing to do
+        """Hear who takes part in the next round, so that work can begin early; nobody after the last round."""
+
+    def stationarity(self, round: int, broadcast: State) -> dict[str, float] | None:
+        """How far all clients together are from the method's stationary point, where that can be known."""
+        del round, broadcast
+        return None
+
+    @abstractmethod
+    def save(self, folder: Path, state: RunState, record: RoundRecord) -> None:
+        """Write a checkpoint of the run and of all clients' states."""
+
+    @abstractmethod
+    def load(self, folder: Path, start: RunState) -> Resumed | None:
+        """Go on from the newest whole checkpoint in a folder; None where there is none.
+
+        Args:
+            folder: Where checkpoints lie.
+            start: The run before its first round, to check that the checkpoint belongs to the same model.
+        """
 
     @property
-    def name(self) -> str:
-        """What it is called in settings and records."""
+    def can_save(self) -> bool:
+        """Whether all clients' states are whole; if not, older checkpoints are worth more."""
+        return True
 
-    @property
-    def remarks(self) -> Sequence[str]:
-        """What a user should know of how the run is computed."""
-
-    def run_round(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> RoundResult:
-        """The local work of the selected clients."""
-
-    def evaluate(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> Iterable[dict[str, Score]]:
-        """Scores of the clients' models, each on its own data, in the order asked for."""
-
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most engines hold nothing
         """Give back what the engine holds: processes, memory."""
 
 
-class ClientResults:
-    """Work done client by client."""
+class LocalEngine(Engine):
+    """An engine whose clients' states are in a store of this process."""
 
-    def __init__(self, done: Iterable[ClientResult]) -> None:
-        every = list(done)
-        self._good = [d for d in every if d.is_finite()]
-        self.good = [d.client for d in self._good]
-        self.total = Aggregate.of(d.reply.upload for d in self._good)
-        self.bytes_up = sum(d.reply.upload.nbytes for d in every)
-        self.local = local_work([d.log for d in self._good])
+    def __init__(self, problem: Problem, algorithm: Algorithm, store: Store | None = None) -> None:
+        self.problem, self.algorithm = problem, algorithm
+        self.init: InitClient = client_init(problem, algorithm)
+        self.store: Store = store if store is not None else self._memory_store(self.init)
+        self._last: DriftingResult | None = None
+
+    def open_store(self, kind: StoreKind, folder: Path | None) -> None:
+        """Keep clients' states in a new store of this kind; see :func:`fedapm.simulation.stores.open_store`."""
+        size, device = len(self.problem), self.problem.device
+        self.store = open_store(kind, folder, self.init, size, device, self._memory_store)
+
+    def client_state(self, client: int) -> ClientState:
+        """What a client keeps, by its position."""
+        return self.store.get(client)
+
+    def run_round(self, round: int, selected: Sequence[int], broadcast: State) -> RoundResult:
+        """The local work of the selected clients."""
+        self._last = self._train(round, selected, broadcast)
+        return self._last
+
+    @abstractmethod
+    def _train(self, round: int, selected: Sequence[int], broadcast: State) -> DriftingResult:
+        """The local work of the selected clients."""
+
+    def _memory_store(self, init: InitClient) -> Store:
+        return MemoryStore(init)
+
+    def drift(self, server: State) -> float | None:
+        """Mean over the last round's clients of Σ over shared tensors ‖u_i − ū‖; see :class:`DriftingResult`."""
+        return self._last.drift(server, self.problem.drift_names) if self._last is not None else None
+
+    def stationarity(self, round: int, broadcast: State) -> dict[str, float] | None:
+        """The norm of each condition of a stationary point over all clients, and of all together."""
+        squares: dict[str, float] = {}
+        sums: dict[str, list[Vec]] = {}
+        for client in range(len(self.problem)):
+            kept = self.store.get(client)
+            self.problem.network(client).load(kept.buffers)
+            residuals = self.algorithm.stationarity(broadcast, kept.state, self.problem.task(client, round))
+            if residuals is None:
+                return None
+            for name, vector in residuals.each.items():
+                squares[name] = squares.get(name, 0.0) + vector.sq()
+            for name, vector in residuals.summed.items():
+                sums.setdefault(name, []).append(vector)
+        squares |= {name: total(vectors).sq() for name, vectors in sums.items()}
+        if not all(map(math.isfinite, squares.values())):
+            return None
+        norms = {name: math.sqrt(square) for name, square in squares.items()}
+        return norms | {"total": math.sqrt(math.fsum(squares.values()))}
+
+    def save(self, folder: Path, state: RunState, record: RoundRecord) -> None:
+        """Write a checkpoint of the run and of all clients' states."""
+        del record
+        checkpoint.save(folder, state, self.store)
+
+    def load(self, folder: Path, start: RunState) -> Resumed | None:
+        """Go on from the newest whole checkpoint in a folder."""
+        state = checkpoint.load_latest(folder, start, self.store, self.problem.device)
+        return Resumed(state) if state is not None else None
+
+    @property
+    def can_save(self) -> bool:
+        """Whether no client's state was lost."""
+        return not self.store.damaged
+
+
+def client_init(problem: Problem, algorithm: Algorithm) -> InitClient:
+    """How every client of a problem starts under a method."""
+
+    def init(client: int) -> ClientState:
+        start = problem.start(client)
+        return ClientState(algorithm.client_init(problem.u0, start.v0), start.buffers)
+
+    return init
+
+
+class DriftingResult(RoundResult, Protocol):
+    """A round's result of which the clients' copies are still at hand."""
 
     def drift(self, server: State, names: Sequence[str]) -> float | None:
-        """Mean over clients of Σ over shared tensors ‖u_i − ū‖; without a server model ū is the clients' mean."""
+        """Mean over clients of Σ over the named tensors ‖u_i − ū‖; without a server model ū is the clients' mean."""
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """One client's finished round."""
+
+    client: int
+    update: ClientUpdate
+    buffers: Vec
+    log: list[SolveStats]
+
+    def is_finite(self) -> bool:
+        """Whether the client's work came out as finite numbers."""
+        return self.update.is_finite() and self.buffers.is_finite()
+
+
+class ClientResults:
+    """A round's work done client by client."""
+
+    def __init__(self, store: Store, results: Sequence[ClientResult]) -> None:
+        self._store = store
+        self._good = [result for result in results if result.is_finite()]
+        self.good = [result.client for result in self._good]
+        self.total = Aggregate.of(result.update.upload for result in self._good)
+        self.bytes_up = sum(result.update.upload.nbytes for result in results)
+        self.local = local_work([result.log for result in self._good])
+
+    def drift(self, server: State, names: Sequence[str]) -> float | None:
+        """Mean over clients of Σ over the named tensors ‖u_i − ū‖; without a server model ū is the clients' mean."""
         # a method with a split of its own may keep some of the experiment's shared parameters to itself
-        known = [n for n in names if self._good and n in self._good[0].reply.u]
+        known = [n for n in names if self._good and n in self._good[0].update.u]
         if not known:
             return None
-        copies = [d.reply.u.only(known) for d in self._good]
+        copies = [result.update.u.only(known) for result in self._good]
         u: Vec | None = server.vectors.get("u")
         center = u.only(known) if u is not None else mean(copies)
         gaps = [copy - center for copy in copies]
         drift = sum(t.double().norm().item() for gap in gaps for t in gap.values()) / len(gaps)
         return drift if math.isfinite(drift) else None
 
-    def commit(self, store: Store) -> Undo:
-        """Put the clients' new memories in place; the result takes that back."""
-        previous: Mapping[int, ClientState] = {client: store.get(client) for client in self.good}
-        store.commit({d.client: ClientState(d.reply.state, d.buffers) for d in self._good})
-        return lambda: store.commit(previous)
+    def commit(self) -> Undo:
+        """Put the clients' new states in place; the result takes that back."""
+        return self._store.replace({r.client: ClientState(r.update.state, r.buffers) for r in self._good})
 
 
 def local_work(logs: Sequence[Sequence[SolveStats]]) -> dict[str, float | int] | None:
-    """What the local solvers of a round did, summed up for its record."""
+    """What the local solvers of a round did, summed up for its record.
+
+    Args:
+        logs: For each client what its solver did, call by call.
+
+    Returns:
+        Mean epochs and loss, and under the ξ-rule mean ξ, the largest residual and how many missed their ξ; None where
+        nothing was solved.
+    """
     solved = [log for log in logs if log]
     if not solved:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing as mp
 import os
 from collections import Counter
@@ -10,52 +11,50 @@ from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 from fedapm.core.algorithm import Algorithm, State
+from fedapm.core.messages import OnceLogger
 from fedapm.core.metrics import Score
 from fedapm.errors import FedapmError
-from fedapm.simulation.engines.base import ClientResults
+from fedapm.simulation.engines.base import ClientResults, LocalEngine
 from fedapm.simulation.engines.shared_memory import OutOfSpace, SharedMemory
 from fedapm.simulation.engines.worker import SLACK, ClientWorker, WorkerDied
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import Store
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 TRIES = 3
 
 
-class ProcessEngine:
+class ProcessEngine(LocalEngine):
     """Runs clients in worker processes. Results are those of one process, to the bit."""
 
     name = "processes"
 
-    def __init__(self, problem: Problem, algorithm: Algorithm, workers: int | None = None) -> None:
+    def __init__(
+        self, problem: Problem, algorithm: Algorithm, workers: int | None = None, store: Store | None = None
+    ) -> None:
         if (reason := unable(problem)) is not None:
             raise FedapmError(f"worker processes cannot be used, because {reason}; set engine.engine to sequential.")
-        self.problem, self.algorithm = problem, algorithm
+        super().__init__(problem, algorithm, store)
         self.count = workers or cores()
-        self._said: list[str] = []
+        self._log = OnceLogger(logger)
         self._size = 0
         self._workers: list[ClientWorker] = []
         self._broadcast: SharedMemory | None = None
         self._spoken = 0
 
-    @property
-    def remarks(self) -> list[str]:
-        """What the workers had to say."""
-        return self._said
+    def _train(self, round: int, selected: Sequence[int], broadcast: State) -> ClientResults:
+        results = self._all(selected, broadcast, {"do": "train", "round": round}, ClientWorker.result)
+        return ClientResults(self.store, results)
 
-    def run_round(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> ClientResults:
-        """The local work of the selected clients."""
-        done = self._all(clients, broadcast, store, {"do": "train", "round": round}, ClientWorker.done)
-        return ClientResults(done)
-
-    def evaluate(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> list[dict[str, Score]]:
-        """Scores of the clients' models, each on its own data."""
+    def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
+        """Every client's scores on its own data."""
 
         def scores(_: ClientWorker, answer: Mapping[str, Any]) -> dict[str, Score]:
-            found: dict[str, Score] = answer["scores"]
-            return found
+            row: dict[str, Score] = answer["scores"]
+            return row
 
-        return self._all(clients, broadcast, store, {"do": "evaluate", "view": view}, scores)
+        return self._all(range(len(self.problem)), broadcast, {"do": "evaluate", "view": view}, scores)
 
     def close(self) -> None:
         """End the workers."""
@@ -66,7 +65,6 @@ class ProcessEngine:
         self,
         clients: Sequence[int],
         broadcast: State,
-        store: Store,
         message: Mapping[str, Any],
         result: Callable[[ClientWorker, Mapping[str, Any]], T],
     ) -> list[T]:
@@ -77,13 +75,13 @@ class ProcessEngine:
         deaths: Counter[int] = Counter()
         told = {**message, "broadcast": self._tell(broadcast)}
         try:
-            self._start(min(self.count, len(waiting)), store, clients)
+            self._start(min(self.count, len(waiting)), clients)
             idle = list(self._workers)
             while len(found) < len(clients):
                 while idle and waiting:
                     worker, client = idle.pop(), waiting.pop()
                     try:
-                        worker.ask(client, store.get(client), told)
+                        worker.ask(client, self.store.get(client), told)
                     except WorkerDied:
                         waiting.append(client)
                         idle.append(self._replace(worker, client, deaths))
@@ -107,7 +105,7 @@ class ProcessEngine:
                         continue
                     self._raise(answer)
                     found[client] = result(worker, answer)
-                    self._said += [text for text in answer["remarks"] if text not in self._said]
+                    self._log.info(*answer["messages"])
                     idle.append(worker)
         except BaseException:
             # workers in the middle of a client would answer the next question with this one's result
@@ -123,9 +121,9 @@ class ProcessEngine:
         self._spoken += 1
         return {"key": self._spoken, "note": self._broadcast.write({"down": broadcast})}
 
-    def _start(self, count: int, store: Store, clients: Sequence[int]) -> None:
+    def _start(self, count: int, clients: Sequence[int]) -> None:
         if not self._size:
-            kept = store.get(clients[0])
+            kept = self.store.get(clients[0])
             self._size = 4 * (kept.state.nbytes + kept.buffers.nbytes + self.problem.u0.nbytes) + SLACK
         while len(self._workers) < count:
             self._workers.append(self._fork())
@@ -154,9 +152,7 @@ class ProcessEngine:
                 f"the process that ran client {name} {fate} {TRIES} times in a row; if memory is short, use fewer "
                 "workers (engine.workers)."
             )
-        text = f"a worker process {fate} and was replaced; client {name} was run again."
-        if text not in self._said:
-            self._said.append(text)
+        self._log.warning(f"a worker process {fate} and was replaced; client {name} was run again.")
         return self._again(worker)
 
     def _raise(self, answer: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -10,50 +10,56 @@ from fedapm.core.algorithm import Algorithm, State
 from fedapm.core.metrics import Predictions, Score
 from fedapm.core.samples import Samples
 from fedapm.errors import FedapmError
-from fedapm.simulation.engines.base import ClientResult, ClientResults
+from fedapm.simulation.engines.base import ClientResult, ClientResults, DriftingResult, LocalEngine
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.stores.base import ClientState, Store
+from fedapm.simulation.stores.base import ClientState
 
 
-class SequentialEngine:
+class SequentialEngine(LocalEngine):
     """Runs clients in the caller's process, in order."""
 
     name = "sequential"
 
-    def __init__(self, problem: Problem, algorithm: Algorithm) -> None:
-        self.problem, self.algorithm = problem, algorithm
+    def _train(self, round: int, selected: Sequence[int], broadcast: State) -> DriftingResult:
+        results = [
+            train_client(self.problem, self.algorithm, client, self.store.get(client), broadcast, round)
+            for client in selected
+        ]
+        return ClientResults(self.store, results)
 
-    @property
-    def remarks(self) -> list[str]:
-        """What the networks have to say."""
-        return self.problem.remarks
-
-    def run_round(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> ClientResults:
-        """The local work of the selected clients."""
-        return ClientResults(self.train(clients, broadcast, store, round))
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def train(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> Iterator[ClientResult]:
-        """The local work of the selected clients."""
-        for client in clients:
-            kept = store.get(client)
-            network = self.problem.network(client)
-            network.load(kept.buffers)
-            task = self.problem.task(client, round)
-            reply = self.algorithm.client_update(broadcast, kept.state, task)
-            yield ClientResult(client, reply, network.buffers() if kept.buffers else kept.buffers, task.log)
-
-    def evaluate(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> Iterator[dict[str, Score]]:
-        """Scores of the clients' models, each on its own data."""
-        for client in clients:
-            load_model(self.problem, self.algorithm, client, broadcast, store.get(client), view)
-            yield score_client(self.problem, client)
+    def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
+        """Every client's scores on its own data."""
+        return [
+            evaluate_client(self.problem, self.algorithm, client, self.store.get(client), broadcast, view)
+            for client in range(len(self.problem))
+        ]
 
 
-def score_client(problem: Problem, client: int) -> dict[str, Score]:
-    """Every metric of the model that stands in a client's network."""
+def train_client(
+    problem: Problem, algorithm: Algorithm, client: int, state: ClientState, broadcast: State, round: int
+) -> ClientResult:
+    """One client's local work in a round; nothing is changed but its network's parameters.
+
+    Args:
+        problem: What is learnt.
+        algorithm: The method.
+        client: The client's position.
+        state: What it keeps.
+        broadcast: What it receives.
+        round: The round, counted from 1.
+    """
+    network = problem.network(client)
+    network.load(state.buffers)
+    task = problem.task(client, round)
+    update = algorithm.client_update(broadcast, state.state, task)
+    return ClientResult(client, update, network.buffers() if state.buffers else state.buffers, task.log)
+
+
+def evaluate_client(
+    problem: Problem, algorithm: Algorithm, client: int, state: ClientState, broadcast: State, view: str
+) -> dict[str, Score]:
+    """One client's scores, by metric name."""
+    load_model(problem, algorithm, client, state, broadcast, view)
     network = problem.network(client)
     train, test = problem.samples(client, "train"), problem.samples(client, "test")
     on_train = network.predict(train)
@@ -67,6 +73,14 @@ def score_client(problem: Problem, client: int) -> dict[str, Score]:
     return {m.name: m.compute(predictions[m.data]) for m in problem.metrics if m.applies(classified)}
 
 
+def load_model(
+    problem: Problem, algorithm: Algorithm, client: int, state: ClientState, broadcast: State, view: str
+) -> None:
+    """Put a client's model in place in its network."""
+    u, v = algorithm.client_model(broadcast, state.state, view)
+    problem.network(client).load(u, v, state.buffers)
+
+
 def check_classes(client: str, outputs: Tensor, *parts: Samples) -> None:
     """Refuse data with a class the client's network has no output for."""
     if outputs.dim() != 2 or outputs.shape[1] < 2:
@@ -78,11 +92,3 @@ def check_classes(client: str, outputs: Tensor, *parts: Samples) -> None:
                 f"client {client} has samples of class {top}, which takes {top + 1} outputs, but its network has "
                 f"{outputs.shape[1]}."
             )
-
-
-def load_model(
-    problem: Problem, algorithm: Algorithm, client: int, broadcast: State, kept: ClientState, view: str
-) -> None:
-    """Put a client's model in place in its network."""
-    u, v = algorithm.client_model(broadcast, kept.state, view)
-    problem.network(client).load(u, v, kept.buffers)

@@ -1,13 +1,14 @@
-"""Vectorised: the clients of a round trained side by side in one batched program.
+"""Vectorized: the clients of a round trained side by side in one batched program.
 
-A method's client code is run once for many clients, with stacks in place of vectors. What cannot be done so is done one
-client at a time, and the reason is said.
+A method's client code is run once for many clients, with batched vectors in place of vectors. What cannot be done so is
+done one client at a time, and the reason is logged.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,107 +17,102 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State
-from fedapm.core.batched import BatchedVec, NotBatchable, PerClient, batched
+from fedapm.core.batched import BatchedVec, NotBatchable, PerClient
+from fedapm.core.messages import OnceLogger
 from fedapm.core.metrics import Score
 from fedapm.core.solver import SolveStats
-from fedapm.core.task import Task
 from fedapm.core.vec import Vec, total
-from fedapm.simulation.batched.evaluate import scorable, score
-from fedapm.simulation.batched.network import program
+from fedapm.simulation.batched.evaluate import can_evaluate, evaluate
+from fedapm.simulation.batched.network import batched_network
 from fedapm.simulation.batched.task import BatchedTask
-from fedapm.simulation.engines.base import RoundResult, Undo
-from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.engines.base import DriftingResult
+from fedapm.simulation.engines.sequential import SequentialEngine, evaluate_client, train_client
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.stores.base import ClientState, Store
+from fedapm.simulation.stores.base import InitClient, Store, Undo
+from fedapm.simulation.stores.memory import MemoryStore
 from fedapm.simulation.stores.table import TableStore
 
+logger = logging.getLogger(__name__)
 MEMORY = 1 << 29
 """Bytes that the data, parameters and activations of the clients computed together may take."""
 TOLERANCE = 1e-3
 """How far, relative to its size, a client computed together with others may be from the same client by itself."""
 
 
-class VectorizedEngine:
-    """Runs the clients of a round side by side, in the caller's process."""
+class VectorizedEngine(SequentialEngine):
+    """Runs the clients of a round side by side, in the caller's process; what cannot be done so, one by one."""
 
-    name = "vectorised"
+    name = "vectorized"
 
-    def __init__(self, problem: Problem, algorithm: Algorithm, memory: int = MEMORY) -> None:
-        self.problem, self.algorithm, self.memory = problem, algorithm, memory
-        self._one_by_one = SequentialEngine(problem, algorithm)
-        self._reasons: list[str] = []
+    def __init__(
+        self, problem: Problem, algorithm: Algorithm, store: Store | None = None, memory: int = MEMORY
+    ) -> None:
+        super().__init__(problem, algorithm, store)
+        self.memory = memory
+        self.fallback_reasons: list[str] = []
+        """Why clients were run one by one, where they were."""
+        self._log = OnceLogger(logger)
         self._checked = False
         self._never = unable(problem)
         if self._never is not None:
-            self._say(self._never)
-        self._scored_together: bool | None = None if self._never is None else False
-        self._program = program(problem.network(0).module)
+            self._fall_back(self._never)
+        self._evaluates_batched: bool | None = None if self._never is None else False
+        self._network = batched_network(problem.network(0).module)
 
-    @property
-    def remarks(self) -> list[str]:
-        """What the networks have to say, and why clients were run one by one."""
-        return [*self.problem.remarks, *(f"clients are trained one by one, because {r}." for r in self._reasons)]
+    def _memory_store(self, init: InitClient) -> Store:
+        return MemoryStore(init) if self.problem.per_client else TableStore(init, len(self.problem))
 
-    @property
-    def fallback_reasons(self) -> list[str]:
-        """The reasons for which clients were run one by one."""
-        return self._reasons
-
-    def run_round(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> RoundResult:
-        """The local work of the selected clients."""
+    def _train(self, round: int, selected: Sequence[int], broadcast: State) -> DriftingResult:
         if self._never is None:
             try:
-                return self._together(clients, broadcast, store, round)
+                return self._train_batched(round, selected, broadcast)
             except NotBatchable as reason:
-                self._say(str(reason))
+                self._fall_back(str(reason))
             except Exception as error:  # whatever a method or a network does not take; alone it fails again, or works
-                self._say(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
-        return self._one_by_one.run_round(clients, broadcast, store, round)
+                first_line = str(error).splitlines()[0] if str(error) else "no message"
+                self._fall_back(f"{type(error).__name__}: {first_line}")
+        if round:  # round 0 is a trial, whose reasons are for whoever chooses the engine
+            self._log.info(*(f"clients are trained one by one, because {why}." for why in self.fallback_reasons))
+        return super()._train(round, selected, broadcast)
 
-    def evaluate(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> Iterable[dict[str, Score]]:
-        """Scores of the clients' models, each on its own data."""
-        if self._scored_together is not False and scorable(self.problem, self._program, clients):
+    def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
+        """Every client's scores on its own data."""
+        clients = range(len(self.problem))
+        if self._evaluates_batched is not False and can_evaluate(self.problem, self._network, clients):
             try:
-                found = self._scores(clients, broadcast, store, view)
+                scores = self._evaluate_batched(clients, broadcast, view)
             except Exception:  # whatever a method or a network does not take; alone it fails again, or works
-                self._scored_together = False
+                self._evaluates_batched = False
             else:
-                self._scored_together = self._scored_together or self._agrees(
-                    clients[0], broadcast, store, view, found[0]
-                )
-                if self._scored_together:
-                    return found
-        return self._one_by_one.evaluate(clients, broadcast, store, view)
+                self._evaluates_batched = self._evaluates_batched or self._agrees(0, broadcast, view, scores[0])
+                if self._evaluates_batched:
+                    return scores
+        return super().evaluate(broadcast, view)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _together(self, clients: Sequence[int], broadcast: State, store: Store, round: int) -> RoundResult:
-        sizes = {k: len(self.problem.federation[k].train) for k in clients}
-        ordered = sorted(clients, key=lambda k: -sizes[k])
+    def _train_batched(self, round: int, selected: Sequence[int], broadcast: State) -> BatchedResult:
+        sizes = {k: len(self.problem.federation[k].train) for k in selected}
+        ordered = sorted(selected, key=lambda k: -sizes[k])
         chunks = []
         for part in self._chunks(ordered, sizes):
-            cohort = BatchedTask(self.problem, part, round, self._program)
-            before = gathered(store, part)
-            # a cohort answers every question of a method that a task answers, for all its clients
-            reply = self.algorithm.client_update(broadcast, before, cast(Task, cohort))
-            chunks.append(Chunk.of(part, reply, cohort))
+            task = BatchedTask(self.problem, part, round, self._network)
+            update = self.algorithm.client_update(broadcast, self.store.gather(part), task)
+            chunks.append(Chunk.of(part, update, task))
         if not self._checked:
-            self._check(ordered[-1], broadcast, store, round, chunks[-1])
-        return BatchedResult(clients, chunks)
+            self._check(ordered[-1], broadcast, round, chunks[-1])
+        return BatchedResult(self.store, selected, chunks)
 
-    def _scores(self, clients: Sequence[int], broadcast: State, store: Store, view: str) -> list[dict[str, Score]]:
+    def _evaluate_batched(self, clients: Sequence[int], broadcast: State, view: str) -> list[dict[str, Score]]:
         sizes = {k: len(self.problem.federation[k].train) for k in clients}
-        found: dict[int, dict[str, Score]] = {}
+        scores: dict[int, dict[str, Score]] = {}
         for part in self._chunks(sorted(clients, key=lambda k: -sizes[k]), sizes):
-            u, v = self.algorithm.client_model(broadcast, gathered(store, part), view)
-            found |= zip(part, score(self.problem, self._program, part, u, v), strict=True)
-        return [found[k] for k in clients]
+            u, v = self.algorithm.client_model(broadcast, self.store.gather(part), view)
+            scores |= zip(part, evaluate(self.problem, self._network, part, u, v), strict=True)
+        return [scores[k] for k in clients]
 
-    def _agrees(self, client: int, broadcast: State, store: Store, view: str, found: dict[str, Score]) -> bool:
-        """Whether a client evaluated together with others has the scores of the same client by itself."""
-        (alone,) = self._one_by_one.evaluate([client], broadcast, store, view)
-        return alone.keys() == found.keys() and all(_same_score(alone[name], found[name]) for name in alone)
+    def _agrees(self, client: int, broadcast: State, view: str, scores: dict[str, Score]) -> bool:
+        """Whether a client evaluated with others has the scores of the same client by itself."""
+        alone = evaluate_client(self.problem, self.algorithm, client, self.store.get(client), broadcast, view)
+        return alone.keys() == scores.keys() and all(_same_score(alone[name], scores[name]) for name in alone)
 
     def _chunks(self, clients: Sequence[int], sizes: dict[int, int]) -> list[list[int]]:
         """Clients that fit into the memory together."""
@@ -132,14 +128,14 @@ class VectorizedEngine:
             chunks[-1].append(client)
         return chunks
 
-    def _check(self, client: int, broadcast: State, store: Store, round: int, chunk: Chunk) -> None:
-        """Compare one client with the same client by itself, once: a method may do things stacks do not mean."""
-        (alone,) = self._one_by_one.train([client], broadcast, store, round)
+    def _check(self, client: int, broadcast: State, round: int, chunk: Chunk) -> None:
+        """Compare one client with the same client by itself, once: a method may do what batches do not mean."""
+        alone = train_client(self.problem, self.algorithm, client, self.store.get(client), broadcast, round)
         k = chunk.clients.index(client)
         if alone.is_finite() != bool(chunk.finite[k]):
             raise NotBatchable("a client computed together with others came out differently from the same by itself")
-        pairs = [(alone.reply.u, chunk.u), *_pairs(alone.reply.state.vectors, chunk.state.vectors)]
-        pairs += _pairs(alone.reply.upload.sums, chunk.sums)
+        pairs = [(alone.update.u, chunk.u), *_pairs(alone.update.state.vectors, chunk.state.vectors)]
+        pairs += _pairs(alone.update.upload.sums, chunk.sums)
         for one, many in pairs:
             for name, tensor in one.items():
                 other = many[name][k] if name in many else None
@@ -148,9 +144,9 @@ class VectorizedEngine:
                     raise NotBatchable(self._never)
         self._checked = True
 
-    def _say(self, reason: str) -> None:
-        if reason not in self._reasons:
-            self._reasons.append(reason)
+    def _fall_back(self, reason: str) -> None:
+        if reason not in self.fallback_reasons:
+            self.fallback_reasons.append(reason)
 
 
 @dataclass(frozen=True)
@@ -167,28 +163,28 @@ class Chunk:
     losses: Tensor | None
 
     @classmethod
-    def of(cls, clients: list[int], reply: ClientUpdate, cohort: BatchedTask) -> Chunk:
+    def of(cls, clients: list[int], update: ClientUpdate, task: BatchedTask) -> Chunk:
         """From what a method made of stacks."""
         count = len(clients)
-        sums = {name: _wide(vector, count) for name, vector in reply.upload.sums.items()}
-        state = State(**{f: _wide(v, count) if isinstance(v, Vec) else v for f, v in reply.state.items()})
-        u = _wide(reply.u, count)
-        finite = torch.ones(count, dtype=torch.bool, device=cohort.network.device)
+        sums = {name: _wide(vector, count) for name, vector in update.upload.sums.items()}
+        state = State(**{f: _wide(v, count) if isinstance(v, Vec) else v for f, v in update.state.items()})
+        u = _wide(update.u, count)
+        finite = torch.ones(count, dtype=torch.bool, device=task.network.device)
         for vector in (*sums.values(), *state.vectors.values(), u):
             if len(vector):
                 finite &= cast(BatchedVec, vector).finite()
-        weight: Any = reply.upload.weight
+        weight: Any = update.upload.weight
         weights = (
             weight.values if isinstance(weight, PerClient) else torch.full((count,), float(weight), dtype=torch.float64)
         )
-        return cls(clients, sums, weights, state, u, finite.cpu(), cohort.log, cohort.losses)
+        return cls(clients, sums, weights, state, u, finite.cpu(), task.log, task.losses)
 
 
 class BatchedResult:
     """Work done by clients side by side."""
 
-    def __init__(self, clients: Sequence[int], chunks: Sequence[Chunk]) -> None:
-        self._chunks = chunks
+    def __init__(self, store: Store, clients: Sequence[int], chunks: Sequence[Chunk]) -> None:
+        self._store, self._chunks = store, chunks
         fine = {k for c in chunks for k, good in zip(c.clients, c.finite.tolist(), strict=True) if good}
         self.good = [k for k in clients if k in fine]
         names = chunks[0].sums
@@ -230,15 +226,15 @@ class BatchedResult:
         drift /= len(self.good)
         return drift if math.isfinite(drift) else None
 
-    def commit(self, store: Store) -> Undo:
-        """Put the clients' new memories in place; the result takes that back."""
+    def commit(self) -> Undo:
+        """Put the clients' new states in place; the result takes that back."""
         undo: list[Undo] = []
         for chunk in self._chunks:
             index = chunk.finite.nonzero().flatten()
             clients = [chunk.clients[k] for k in index.tolist()]
             if clients:
                 whole = len(clients) == len(chunk.clients)
-                undo.append(_commit(store, clients, chunk.state if whole else _rows(chunk.state, index)))
+                undo.append(self._store.scatter(clients, chunk.state if whole else _rows(chunk.state, index)))
 
         def back() -> None:
             for step in reversed(undo):
@@ -261,44 +257,6 @@ def unable(problem: Problem) -> str | None:
     return None
 
 
-def gathered(store: Store, clients: Sequence[int]) -> State:
-    """The states of some clients side by side."""
-    if isinstance(store, TableStore):
-        return store.gather(clients)
-    states = [store.get(client).state for client in clients]
-    found: dict[str, Any] = {}
-    for field, value in states[0].items():
-        if isinstance(value, Vec):
-            found[field] = batched([cast(Vec, s[field]) for s in states])
-        else:
-            found[field] = PerClient(torch.tensor([float(cast(float, s[field])) for s in states], dtype=torch.float64))
-    return State(**found)
-
-
-def _commit(store: Store, clients: list[int], state: State) -> Undo:
-    if isinstance(store, TableStore):
-        before, touched = store.gather(clients), store.is_touched(clients)
-        store.scatter(clients, state)
-
-        def back() -> None:
-            store.scatter(clients, before)
-            store.forget([k for k, old in zip(clients, touched, strict=True) if not old])
-
-        return back
-    previous = {client: store.get(client) for client in clients}
-    columns: dict[str, Any] = {}
-    for field, value in state.items():
-        if isinstance(value, BatchedVec):
-            columns[field] = [v.clone() for v in value.unbind()] or [Vec()] * len(clients)
-        elif isinstance(value, PerClient):
-            columns[field] = value.values.tolist()
-        else:
-            columns[field] = [value] * len(clients)
-    states = [State(**{field: column[k] for field, column in columns.items()}) for k in range(len(clients))]
-    store.commit({k: ClientState(s, previous[k].buffers) for k, s in zip(clients, states, strict=True)})
-    return lambda: store.commit(previous)
-
-
 def _wide(vector: Vec, count: int) -> BatchedVec:
     if isinstance(vector, BatchedVec):
         return vector
@@ -316,13 +274,13 @@ def _finite_rows(chunk: Chunk, name: str) -> Tensor:
 
 
 def _rows(state: State, index: Tensor) -> State:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field, value in state.items():
         if isinstance(value, BatchedVec):
-            found[field] = value.rows(index)
+            fields[field] = value.rows(index)
         else:
-            found[field] = PerClient(cast(Any, value).values[index]) if isinstance(value, PerClient) else value
-    return State(**found)
+            fields[field] = PerClient(cast(Any, value).values[index]) if isinstance(value, PerClient) else value
+    return State(**fields)
 
 
 def _pairs(alone: Any, many: Any) -> list[tuple[Vec, Vec]]:

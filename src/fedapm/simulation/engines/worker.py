@@ -12,7 +12,7 @@ import os
 import signal
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any, cast
@@ -20,14 +20,15 @@ from typing import Any, cast
 import torch
 
 from fedapm.core.algorithm import Algorithm, ClientUpdate, State, Upload
+from fedapm.core.messages import collect_messages
 from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.simulation.engines.base import ClientResult
-from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.engines.sequential import evaluate_client, train_client
 from fedapm.simulation.engines.shared_memory import Fields, Note, OutOfSpace, SharedMemory
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.stores.base import ClientState, MemoryStore
+from fedapm.simulation.stores.base import ClientState
 
 SLACK = 1 << 16
 
@@ -80,14 +81,14 @@ class ClientWorker:
         except (EOFError, OSError):
             raise WorkerDied from None
 
-    def done(self, answer: Mapping[str, Any]) -> ClientResult:
-        """A finished client."""
-        found = self.outbox.read(answer["reply"])
-        sums = cast(dict[str, Vec], found["sums"])
-        more = found["more"]
-        reply = ClientUpdate(Upload(sums, answer["weight"]), State(**found["state"]), cast(Vec, more["u"]))
-        log = [SolveStats(**solved) for solved in answer["log"]]
-        return ClientResult(answer["client"], reply, cast(Vec, more["buffers"]), log)
+    def result(self, answer: Mapping[str, Any]) -> ClientResult:
+        """A client's finished round."""
+        groups = self.outbox.read(answer["update"])
+        sums = cast(dict[str, Vec], groups["sums"])
+        more = groups["more"]
+        update = ClientUpdate(Upload(sums, answer["weight"]), State(**groups["state"]), cast(Vec, more["u"]))
+        log = [SolveStats(**stats) for stats in answer["log"]]
+        return ClientResult(answer["client"], update, cast(Vec, more["buffers"]), log)
 
     def stop(self) -> None:
         """End the process, whatever it is doing."""
@@ -118,13 +119,6 @@ def _serve(
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    engine = SequentialEngine(problem, algorithm)
-    actions: dict[str, Callable[[dict[str, Any], State, MemoryStore], dict[str, Any]]] = {
-        "train": lambda asked, broadcast, store: _train(engine, outbox, asked, broadcast, store),
-        "evaluate": lambda asked, broadcast, store: {
-            "scores": next(iter(engine.evaluate([asked["client"]], broadcast, store, asked["view"])))
-        },
-    }
     heard: tuple[str, State] | None = None
     while True:
         try:
@@ -135,10 +129,9 @@ def _serve(
             key = asked["broadcast"]["key"]
             if heard is None or heard[0] != key:
                 heard = key, State(**broadcast.read(asked["broadcast"]["note"])["down"])
-            store = MemoryStore(_refuse)
-            store.commit({asked["client"]: _kept(inbox, asked["kept"])})
-            answer = actions[asked["do"]](asked, heard[1], store)
-            answer["remarks"] = list(engine.remarks)
+            with collect_messages() as messages:
+                answer = _answer(problem, algorithm, asked, _client_state(inbox, asked["kept"]), heard[1], outbox)
+            answer["messages"] = messages
         except OutOfSpace as full:
             answer = {"needed": full.needed}
         except FedapmError as error:
@@ -151,26 +144,30 @@ def _serve(
             os._exit(0)
 
 
-def _refuse(client: int) -> ClientState:
-    raise KeyError(client)
+def _client_state(inbox: SharedMemory, note: Note) -> ClientState:
+    groups = inbox.read(note)
+    return ClientState(State(**groups["state"]), cast(Vec, groups["kept"]["buffers"]))
 
 
-def _kept(inbox: SharedMemory, note: Note) -> ClientState:
-    found = inbox.read(note)
-    return ClientState(State(**found["state"]), cast(Vec, found["kept"]["buffers"]))
-
-
-def _train(
-    engine: SequentialEngine, outbox: SharedMemory, asked: Mapping[str, Any], broadcast: State, store: MemoryStore
+def _answer(
+    problem: Problem,
+    algorithm: Algorithm,
+    asked: Mapping[str, Any],
+    state: ClientState,
+    broadcast: State,
+    outbox: SharedMemory,
 ) -> dict[str, Any]:
-    (done,) = engine.train([asked["client"]], broadcast, store, asked["round"])
+    client = asked["client"]
+    if asked["do"] == "evaluate":
+        return {"scores": evaluate_client(problem, algorithm, client, state, broadcast, asked["view"])}
+    result = train_client(problem, algorithm, client, state, broadcast, asked["round"])
     groups: dict[str, Fields] = {
-        "sums": done.reply.upload.sums,
-        "state": done.reply.state,
-        "more": {"u": done.reply.u, "buffers": done.buffers},
+        "sums": result.update.upload.sums,
+        "state": result.update.state,
+        "more": {"u": result.update.u, "buffers": result.buffers},
     }
     return {
-        "reply": outbox.write(groups),
-        "weight": done.reply.upload.weight,
-        "log": [asdict(solved) for solved in done.log],
+        "update": outbox.write(groups),
+        "weight": result.update.upload.weight,
+        "log": [asdict(stats) for stats in result.log],
     }

@@ -1,26 +1,26 @@
-"""Store: what every client keeps between rounds, and how it goes into a file."""
+"""Store: what every client keeps between rounds, and how it goes into a checkpoint."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedapm.core.algorithm import State, Value
+from fedapm.core.batched import BatchedVec, PerClient, batched
 from fedapm.core.vec import Vec
+
+Undo = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class ClientState:
-    """One client's memory: the method's state, and its network's buffers."""
+    """What one client keeps: the method's state, and its network's buffers."""
 
     state: State
     buffers: Vec
@@ -32,40 +32,112 @@ class ClientState:
 
 
 InitClient = Callable[[int], ClientState]
-"""How a client starts."""
+"""How a client starts, by its position."""
 
 
-class Store(Protocol):
-    """Where the engine keeps clients' memories."""
+@dataclass(frozen=True)
+class Snapshot:
+    """A store as a checkpoint holds it."""
 
+    tensors: Mapping[str, Tensor]
+    note: Mapping[str, Any]
+    """What describes the tensors, as JSON."""
+    settle: Callable[[Path], None] | None = None
+    """Called with the checkpoint's path when it is written, in place of the usual removal of old ones."""
+
+
+class SavedClients(Protocol):
+    """The clients of a checkpoint."""
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint."""
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether their states are in rows beside the checkpoint."""
+
+    def adopt_into(self, store: Any) -> None:
+        """Let the store that owns these rows go on from them."""
+
+    def read(self, init: InitClient) -> Mapping[int, ClientState]:
+        """Those whose state is no longer how it started; ``init`` says how the others start."""
+
+
+class Store(ABC):
+    """Where an engine keeps its clients' states."""
+
+    damaged = False
+    """Whether a state was lost, so that the store must not go into a checkpoint any more."""
+
+    @abstractmethod
     def get(self, client: int) -> ClientState:
-        """A client's memory, or how it starts."""
+        """A client's state, or how it starts."""
 
+    @abstractmethod
     def commit(self, updates: Mapping[int, ClientState]) -> None:
-        """Replace the memories of some clients."""
+        """Replace the states of some clients."""
 
+    @abstractmethod
     def touched(self) -> Iterator[tuple[int, ClientState]]:
-        """The clients whose memory is no longer how it started."""
+        """The clients whose state is no longer how it started, in order."""
 
+    def replace(self, updates: Mapping[int, ClientState]) -> Undo:
+        """Replace the states of some clients.
 
-class MemoryStore:
-    """Everything in memory; a client costs nothing until it has taken part."""
+        Returns:
+            A function that puts the old states back.
+        """
+        previous = {client: self.get(client) for client in updates}
+        self.commit(updates)
+        return lambda: self.commit(previous)
 
-    def __init__(self, start: InitClient) -> None:
-        self._start = start
-        self._kept: dict[int, ClientState] = {}
+    def gather(self, clients: Sequence[int]) -> State:
+        """The method's states of some clients side by side."""
+        states = [self.get(client).state for client in clients]
+        fields: dict[str, Any] = {}
+        for field, value in states[0].items():
+            if isinstance(value, Vec):
+                fields[field] = batched([cast(Vec, s[field]) for s in states])
+            else:
+                numbers = [float(cast(float, s[field])) for s in states]
+                fields[field] = PerClient(torch.tensor(numbers, dtype=torch.float64))
+        return State(**fields)
 
-    def get(self, client: int) -> ClientState:
-        """A client's memory, or how it starts."""
-        return self._kept[client] if client in self._kept else self._start(client)
+    def scatter(self, clients: Sequence[int], state: State) -> Undo:
+        """Replace the method's states of some clients by those side by side.
 
-    def commit(self, updates: Mapping[int, ClientState]) -> None:
-        """Replace the memories of some clients."""
-        self._kept |= updates
+        Returns:
+            A function that puts the old states back.
+        """
+        columns: dict[str, Any] = {}
+        for field, value in state.items():
+            if isinstance(value, BatchedVec):
+                columns[field] = [v.clone() for v in value.unbind()] or [Vec()] * len(clients)
+            elif isinstance(value, PerClient):
+                columns[field] = value.values.tolist()
+            else:
+                columns[field] = [value] * len(clients)
+        states = [State(**{field: column[k] for field, column in columns.items()}) for k in range(len(clients))]
+        previous = {client: self.get(client) for client in clients}
+        self.commit({k: ClientState(s, previous[k].buffers) for k, s in zip(clients, states, strict=True)})
+        return lambda: self.commit(previous)
 
-    def touched(self) -> Iterator[tuple[int, ClientState]]:
-        """The clients whose memory is no longer how it started, in order."""
-        yield from sorted(self._kept.items())
+    def snapshot(self, folder: Path) -> Snapshot:
+        """The store as a checkpoint in a folder is to hold it."""
+        del folder
+        tensors: dict[str, Tensor] = {}
+        notes: dict[str, Any] = {}
+        for client, kept in self.touched():
+            state, state_note = flatten(f"client/{client}", kept.state)
+            buffers, buffer_note = flatten(f"buffers/{client}", {"all": kept.buffers})
+            tensors |= state | buffers
+            notes[str(client)] = {"state": state_note, "buffers": buffer_note}
+        return Snapshot(tensors, {"clients": notes})
+
+    def restore(self, saved: SavedClients) -> None:
+        """Go on from the clients of a checkpoint."""
+        self.commit(dict(saved.read(self.get)))
 
 
 def flatten(prefix: str, fields: Mapping[str, Value]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -87,118 +159,3 @@ def restore(prefix: str, tensors: Mapping[str, Tensor], note: Mapping[str, Any])
         field: Vec({n: tensors[f"{prefix}/{field}/{n}"] for n in value}) if isinstance(value, list) else float(value)
         for field, value in note.items()
     }
-
-
-ALIGNED = 64
-"""Tensors begin at multiples of this, as those that torch makes itself do: some kernels round by alignment."""
-
-Part = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
-Key = tuple[tuple[tuple[str, Part | None], ...], Part]
-
-
-@dataclass(frozen=True)
-class Unpacked:
-    """A client's memory as plain lists, and what these are."""
-
-    key: Key
-    """Names, types and shapes; equal for clients whose rows look the same."""
-    numbers: list[float]
-    tensors: list[Tensor]
-
-
-def unpack(kept: ClientState) -> Unpacked:
-    """Take a client's memory apart."""
-    fields: list[tuple[str, Part | None]] = []
-    numbers: list[float] = []
-    tensors: list[Tensor] = []
-
-    def part(vector: Vec) -> Part:
-        found = list(vector.items())
-        tensors.extend(tensor for _, tensor in found)
-        return tuple((name, tensor.dtype, tensor.shape) for name, tensor in found)
-
-    for field, value in kept.state.items():
-        if isinstance(value, Vec):
-            fields.append((field, part(value)))
-        else:
-            fields.append((field, None))
-            numbers.append(float(value))
-    return Unpacked((tuple(fields), part(kept.buffers)), numbers, tensors)
-
-
-class Layout:
-    """A client's memory as one row of bytes: the numbers first, then every tensor, always contiguous."""
-
-    def __init__(self, key: Key) -> None:
-        self._state, self._buffers = key
-        self._numbers = sum(part is None for _, part in self._state)
-        parts = [part for _, part in self._state if part is not None]
-        self._places: list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]] = []
-        end = _aligned(8 * self._numbers)
-        for _, dtype, shape in (place for part in (*parts, self._buffers) for place in part):
-            self._places.append((dtype, shape, _strides(shape), end // dtype.itemsize))
-            end = _aligned(end + math.prod(shape) * dtype.itemsize)
-        self._dtypes = {dtype for dtype, *_ in self._places}
-        self.size = max(end, ALIGNED)
-        """The length of a row in bytes."""
-
-    @property
-    def key(self) -> Key:
-        """What :func:`unpack` finds of every client with this layout."""
-        return self._state, self._buffers
-
-    @property
-    def note(self) -> dict[str, Any]:
-        """The layout as JSON, from which :meth:`of_note` makes it again."""
-        state = [[field, None if part is None else _part_note(part)] for field, part in self._state]
-        return {"state": state, "buffers": _part_note(self._buffers)}
-
-    @classmethod
-    def of_note(cls, note: Mapping[str, Any]) -> Layout:
-        """The inverse of :attr:`note`."""
-        state = tuple((str(f), None if part is None else _noted_part(part)) for f, part in note["state"])
-        return cls((state, _noted_part(note["buffers"])))
-
-    @property
-    def digest(self) -> str:
-        """A short name that no other layout has."""
-        return hashlib.sha256(json.dumps(self.note).encode()).hexdigest()[:16]
-
-    def views(self, row: Tensor) -> list[Tensor]:
-        """The tensors in a row of bytes, in order; they share its memory."""
-        typed = {dtype: row.view(dtype) for dtype in self._dtypes}
-        return [typed[dtype].as_strided(shape, strides, at) for dtype, shape, strides, at in self._places]
-
-    def numbers(self, row: Tensor) -> npt.NDArray[np.float64]:
-        """The numbers in a row of bytes; they share its memory."""
-        found: npt.NDArray[np.float64] = row.numpy()[: 8 * self._numbers].view(np.float64)
-        return found
-
-    def read(self, row: Tensor, device: torch.device | str = "cpu") -> ClientState:
-        """What stands in a row. It shares the row's memory, so the row must not be used again."""
-        numbers, tensors = iter(self.numbers(row).tolist()), iter(self.views(row.to(device)))
-        state = {
-            field: next(numbers) if part is None else Vec({name: next(tensors) for name, _, _ in part})
-            for field, part in self._state
-        }
-        return ClientState(State(**state), Vec({name: next(tensors) for name, _, _ in self._buffers}))
-
-
-def _part_note(part: Part) -> list[Any]:
-    return [[name, str(dtype).removeprefix("torch."), list(shape)] for name, dtype, shape in part]
-
-
-def _noted_part(note: Any) -> Part:
-    part = tuple((str(name), getattr(torch, dtype), tuple(map(int, shape))) for name, dtype, shape in note)
-    for name, dtype, shape in part:
-        if not isinstance(dtype, torch.dtype) or min(shape, default=0) < 0:
-            raise ValueError(f"the type or shape of {name!r}")
-    return part
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNED) * ALIGNED
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))

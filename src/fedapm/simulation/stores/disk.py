@@ -1,4 +1,4 @@
-"""Mapped store: clients' memories in files, for populations that outgrow memory.
+"""Disk store: clients' states in files, for populations that outgrow memory.
 
 Every client that has taken part has a row in a file; what is held in memory is which row that is. Rows are read and
 written at their place in the file and not by mapping the file into memory: the pages of a mapping count as the
@@ -12,32 +12,37 @@ commit is written: whenever the process is killed, the rows of the checkpoints a
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedapm.core.algorithm import State
+from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
-from fedapm.simulation.stores.base import ClientState, InitClient, Key, Layout, MemoryStore, Store, unpack
+from fedapm.runs.files import read_tensors
+from fedapm.simulation.stores.base import ClientState, InitClient, SavedClients, Snapshot, Store, restore
+from fedapm.simulation.stores.layout import Key, Layout, unpack
 
 ROWS = "rows"
 """The folder with a run's rows, next to its checkpoints."""
-LARGE = 2**30
-"""Where there is a choice, clients are kept in files if all of them together are larger than this many bytes."""
+KEEP_LAST = 2
+"""How many checkpoints are kept."""
+CHECKPOINT = re.compile(r"round-(\d+)\.safetensors")
 PAGE = 4096
 OPEN_FILES = 32
 
-Kind = Literal["memory", "mapped", "auto"]
 Integers = npt.NDArray[np.int64]
 
 
@@ -66,22 +71,21 @@ class Index:
         return index
 
 
-class DiskStore:
+class DiskStore(Store):
     """Everything in the files of a folder; in memory are only the clients that are asked for.
 
     Nothing is read or written before the first commit or :meth:`adopt`. What was handed out never changes. A store
     belongs to one thread, and a folder to one store.
     """
 
-    def __init__(self, folder: Path, start: InitClient, population: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, folder: Path, init: InitClient, population: int, device: torch.device | str = "cpu") -> None:
         if not hasattr(os, "preadv"):
             raise FedapmError('this system cannot keep clients in files; set engine.store = "memory".')
         self.folder, self.population, self.device = folder, population, device
         self.damaged = False
-        """Whether a memory was lost, so that the store must not go into a checkpoint any more."""
         self.held: dict[str, Index] = {}
         """The checkpoints whose rows are not written to, by name."""
-        self._start = start
+        self._init = init
         self._open = OpenFiles()
         self._files: list[RowFile] = []
         self._numbers: dict[Key, int] = {}
@@ -91,10 +95,10 @@ class DiskStore:
         self._scratch: tuple[int, Scratch] | None = None
 
     @classmethod
-    def temporary(cls, start: InitClient, population: int, device: torch.device | str = "cpu") -> DiskStore:
+    def temporary(cls, init: InitClient, population: int, device: torch.device | str = "cpu") -> DiskStore:
         """A store in a folder of its own, which goes when the store does."""
         folder = tempfile.mkdtemp(prefix="fedapm-")
-        store = cls(Path(folder), start, population, device)
+        store = cls(Path(folder), init, population, device)
         weakref.finalize(store, _remove, folder, os.getpid())
         return store
 
@@ -102,7 +106,7 @@ class DiskStore:
         """A client's memory, or how it starts."""
         row = int(self._row[client])
         if row < 0:
-            return self._start(client)
+            return self._init(client)
         file = self._files[int(self._layout[client])]
         # new memory each time, so that what is handed out shares nothing with a later read
         memory = torch.empty(file.layout.size, dtype=torch.uint8)
@@ -181,6 +185,40 @@ class DiskStore:
         self._layout[clients], self._row[clients], self._crc[clients] = numbers, rows, crcs
         self.hold(self.held)
 
+    def snapshot(self, folder: Path) -> Snapshot:
+        """Where everything is: the rows stay where they are, in the checkpoints' own folder."""
+        if same_folder(self.folder, folder / ROWS):
+            store = self
+        else:
+            store = DiskStore(folder / ROWS, self.get, self.population, self.device)
+            store.hold(row_indices(checkpoint_files(folder)))
+            # in one commit, so that there is no half copy
+            store.commit(TouchedClients(self))
+        index = store.index()
+
+        def settle(path: Path) -> None:
+            # only when the new checkpoint is sure to be found again may rows of older ones be used
+            sync_folder(folder)
+            # a later round belongs to a course that was given up, and its rows are not held
+            files = checkpoint_files(folder)
+            older = [p for p in files if p.name <= path.name][:KEEP_LAST]
+            for old in set(files) - set(older):
+                old.unlink(missing_ok=True)
+            store.hold({p.name: store.held[p.name] for p in older if p.name in store.held} | {path.name: index})
+
+        return Snapshot({"rows": torch.from_numpy(index.entries)}, {"rows": index.note}, settle)
+
+    def restore(self, saved: SavedClients) -> None:
+        """Go on from a checkpoint; where its rows are this store's own, nothing is copied."""
+        own = same_folder(self.folder, saved.path.parent / ROWS)
+        if own:
+            # the run may have to go back to these if this checkpoint is lost
+            self.hold(row_indices([p for p in checkpoint_files(saved.path.parent) if p.name <= saved.path.name]))
+        if own and saved.in_rows:
+            saved.adopt_into(self)
+        else:
+            self.commit(saved.read(self.get))
+
     def _places(self, index: Index) -> tuple[Integers, Integers]:
         """The layouts of an index's clients, as they are numbered here, and their rows."""
         _, layouts, rows, _ = index.entries
@@ -200,7 +238,7 @@ class DiskStore:
         return self._scratch[1]
 
 
-class Everyone(Mapping[int, ClientState]):
+class TouchedClients(Mapping[int, ClientState]):
     """The clients that have taken part, each read when it is asked for."""
 
     def __init__(self, store: DiskStore) -> None:
@@ -217,20 +255,77 @@ class Everyone(Mapping[int, ClientState]):
         return len(self._clients)
 
 
-def store_maker(
-    kind: Kind, folder: Path | None, population: int, device: torch.device | str = "cpu"
-) -> Callable[[InitClient], Store]:
-    """What makes the store of a run; without a folder rows go into a temporary one."""
+@dataclass(frozen=True)
+class CheckpointClients:
+    """The clients of one checkpoint file, in it or in rows beside it."""
 
-    def make(start: InitClient) -> Store:
-        large = hasattr(os, "preadv") and population * start(0).nbytes > LARGE
-        if kind == "memory" or (kind == "auto" and not large):
-            return MemoryStore(start)
-        if folder is None:
-            return DiskStore.temporary(start, population, device)
-        return DiskStore(folder, start, population, device)
+    path: Path
+    index: Index | None
+    states: Mapping[int, ClientState]
+    device: torch.device | str
 
-    return make
+    @classmethod
+    def of(
+        cls, path: Path, about: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device | str
+    ) -> CheckpointClients:
+        """The clients that a checkpoint's note and tensors describe."""
+        if (index := _index(about, tensors)) is not None:
+            return cls(path, index, {}, device)
+        states = {}
+        for client, note in about["clients"].items():
+            buffers = restore(f"buffers/{client}", tensors, note["buffers"])["all"]
+            if not isinstance(buffers, Vec):
+                raise KeyError("buffers")
+            states[int(client)] = ClientState(State(**restore(f"client/{client}", tensors, note["state"])), buffers)
+        return cls(path, None, states, device)
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether their states are in rows beside the checkpoint."""
+        return self.index is not None
+
+    def read(self, init: InitClient) -> Mapping[int, ClientState]:
+        """Those whose state is no longer how it started, each read when it is asked for."""
+        if self.index is None:
+            return self.states
+        rows = DiskStore(self.path.parent / ROWS, init, self.index.population, self.device)
+        self.adopt_into(rows)
+        return TouchedClients(rows)
+
+    def adopt_into(self, store: DiskStore) -> None:
+        """Let a store go on from these rows."""
+        assert self.index is not None
+        try:
+            store.adopt(self.index)
+        except FedapmError as error:
+            raise FedapmError(f"{self.path} cannot be used: {error}") from None
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((p for p in folder.iterdir() if CHECKPOINT.fullmatch(p.name)), reverse=True)
+
+
+def row_indices(paths: Iterable[Path]) -> dict[str, Index]:
+    """The indices of those checkpoints that are whole and whose clients are in rows, by file name."""
+    indices = {}
+    for path in paths:
+        with suppress(FedapmError, KeyError, TypeError, ValueError, AttributeError):
+            tensors, about = read_tensors(path)
+            if (index := _index(about, tensors)) is not None:
+                indices[path.name] = index
+    return indices
+
+
+def same_folder(one: Path, other: Path) -> bool:
+    """Whether two paths mean the same folder."""
+    return one.resolve() == other.resolve()
+
+
+def _index(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Index | None:
+    return Index.of(about["rows"], tensors["rows"]) if "rows" in about else None
 
 
 class Scratch:

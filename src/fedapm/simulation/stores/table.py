@@ -1,8 +1,8 @@
-"""Table: clients' memories as rows of large tensors, so that a cohort is read and written at once."""
+"""Table store: clients' states as rows of large tensors, so that a cohort is read and written at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -10,17 +10,17 @@ from torch import Tensor
 from fedapm.core.algorithm import State, Value
 from fedapm.core.batched import BatchedVec, PerClient
 from fedapm.core.vec import Vec
-from fedapm.simulation.stores.base import ClientState
+from fedapm.simulation.stores.base import ClientState, InitClient, Store, Undo
 
 
-class TableStore:
+class TableStore(Store):
     """Everything in memory, one row a client, for clients whose memories look alike.
 
     Rows are pages of a zeroed allocation until they are written, so a client that never takes part costs nothing.
     """
 
-    def __init__(self, start: Callable[[int], ClientState], population: int) -> None:
-        self._start = start
+    def __init__(self, init: InitClient, population: int) -> None:
+        self._init = init
         self._population = population
         self._columns: dict[tuple[str, str], Tensor] = {}
         self._touched = torch.zeros(population, dtype=torch.bool)
@@ -29,7 +29,7 @@ class TableStore:
     def get(self, client: int) -> ClientState:
         """A client's memory, or how it starts."""
         if not self._touched[client]:
-            return self._start(client)
+            return self._init(client)
         state, buffers = self._layout()
 
         def vector(field: str, like: Vec) -> Vec:
@@ -71,8 +71,19 @@ class TableStore:
                 found[field] = PerClient(self._rows((field, ""), number, index, fresh))  # type: ignore[assignment]
         return State(**found)
 
-    def scatter(self, clients: Sequence[int], state: State) -> None:
-        """Replace the states of some clients by those side by side."""
+    def scatter(self, clients: Sequence[int], state: State) -> Undo:
+        """Replace the states of some clients by those side by side; the result takes that back."""
+        before, touched = self.gather(clients), self._touched[torch.tensor(clients)].tolist()
+        self._write(clients, state)
+
+        def undo() -> None:
+            self._write(clients, before)
+            fresh = [k for k, old in zip(clients, touched, strict=True) if not old]
+            self._touched[torch.tensor(fresh, dtype=torch.long)] = False
+
+        return undo
+
+    def _write(self, clients: Sequence[int], state: State) -> None:
         index = torch.tensor(clients)
         self._allocate(self._sample())
         for field, value in state.items():
@@ -86,15 +97,6 @@ class TableStore:
                 self._columns[field, ""][index] = numbers.cpu()
         self._touched[index] = True
 
-    def forget(self, clients: Sequence[int]) -> None:
-        """Let some clients start anew."""
-        self._touched[torch.tensor(clients, dtype=torch.long)] = False
-
-    def is_touched(self, clients: Sequence[int]) -> list[bool]:
-        """Whether each client's memory is no longer how it started."""
-        found: list[bool] = self._touched[torch.tensor(clients)].tolist()
-        return found
-
     def _rows(self, key: tuple[str, str], start: Tensor, index: Tensor, fresh: Tensor) -> Tensor:
         if key not in self._columns:
             return start.expand(len(index), *start.shape)
@@ -106,7 +108,7 @@ class TableStore:
 
     def _sample(self) -> ClientState:
         if self._template is None:
-            self._template = self._start(0)
+            self._template = self._init(0)
         return self._template
 
     def _layout(self) -> tuple[State, Vec]:
