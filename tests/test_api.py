@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from torch import nn
 from torch.nn import functional
 
 import fedapm
-from fedapm import FedAlt, Federation, Interrupted, Result
+from fedapm import METHODS, FedAlt, Federation, Interrupted, Result
+from fedapm.algorithms import PRESETS
 from fedapm.report import write_report
 from fedapm.runs.export import export_model
 from fedapm.runs.files import read_tensors
@@ -42,6 +45,22 @@ def fedalt() -> Result:
 def accuracy(model: nn.Module, client: fedapm.ClientData) -> float:
     with torch.no_grad():
         return (model(*client.test.inputs).argmax(1) == client.test.targets).double().mean().item()
+
+
+HEAVY = ("matplotlib", "pandas", "sklearn", "scipy", "optuna", "flwr", "torchmetrics", "typer", "jinja2")
+
+
+def test_every_method_can_be_imported_from_the_package() -> None:
+    for kind in (METHODS | PRESETS).values():
+        assert getattr(fedapm, kind.__name__) is kind
+    assert {*dir(fedapm)} >= {*fedapm.__all__}
+    assert {kind.__name__ for kind in (METHODS | PRESETS).values()} <= {*fedapm.__all__}
+
+
+def test_importing_the_package_is_light() -> None:
+    code = f"import sys, fedapm; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_history_has_a_row_a_round(result: Result) -> None:
