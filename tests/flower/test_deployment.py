@@ -10,13 +10,14 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fedapm.experiments import build
 from fedapm.flower.client.versions import Versions
 from fedapm.flower.local import federation as local
 from fedapm.flower.local.certificates import write_certificates, write_key
-from fedapm.flower.local.processes import Process, _descendants, at_home, stop
+from fedapm.flower.local.processes import Process, at_home, descendants, stop
 from fedapm.flower.server.checkpoint import read_checkpoint
 from fedapm.runs.records import JsonLines
 from fedapm.simulation.callbacks import Memory
@@ -58,10 +59,10 @@ def rounds(out: Path) -> list[dict]:
     return list(JsonLines(out / "rounds.jsonl"))
 
 
-def command(process: Process) -> str:
+def command(process: psutil.Process) -> str:
     try:
-        return Path(f"/proc/{process.pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
         return ""
 
 
@@ -96,7 +97,6 @@ def restarted(made: local.LocalFederation, k: int) -> Process:
         time.sleep(8)
 
 
-@pytest.mark.skipif(not Path("/proc/self/cmdline").is_file(), reason="finds processes as Linux lists them")
 def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
     made, extra = federation
     out, config = tmp_path / "run", tmp_path / "experiment.toml"
@@ -119,7 +119,7 @@ def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
 
     # the server's process dies in the middle of another
     wait_for(lambda: len(rounds(out)) >= 2)
-    (server,) = [p for p in _descendants(made.processes[0].pid) if "flwr-serverapp" in command(p)]
+    (server,) = [p for p in descendants(made.processes[0].pid) if "flwr-serverapp" in command(p)]
     os.kill(server.pid, signal.SIGKILL)
     _, said = first.communicate(timeout=PATIENCE)
     assert first.returncode == 2, said

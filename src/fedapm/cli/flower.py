@@ -229,7 +229,8 @@ def _table(found: Run) -> Table:
 def _need() -> None:
     from fedapm.flower import EXTRA, PURPOSE
 
-    require("flwr", EXTRA, PURPOSE)
+    for package in ("flwr", "psutil", "trustme"):
+        require(package, EXTRA, PURPOSE)
 
 
 def _say(text: str) -> None:

@@ -44,13 +44,13 @@ class LocalFederation:
             raise FedapmError(f"{folder} holds no federation; start one with: fedapm flower up --folder {folder}.")
         note = read_json(path)
         try:
-            return cls(folder, int(note["port"]), [Process.read(p) for p in note["processes"]])
+            return cls(folder, int(note["port"]), [Process.from_json(p) for p in note["processes"]])
         except (KeyError, TypeError, ValueError) as error:
             raise FedapmError(f"{path} does not describe a federation ({error}).") from None
 
     def write(self) -> None:
         """Put the description where the next command finds it."""
-        write_json(self.folder / ABOUT, {"port": self.port, "processes": [p.note() for p in self.processes]})
+        write_json(self.folder / ABOUT, {"port": self.port, "processes": [p.to_json() for p in self.processes]})
 
     @property
     def nodes(self) -> int:
