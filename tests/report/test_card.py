@@ -18,8 +18,9 @@ from fedapm.report import summary_table
 from fedapm.report.card import card, digest, write_card
 from fedapm.report.card_text import as_markdown
 from fedapm.runs.command import command_line, private, repeating
+from fedapm.runs.layout import SESSIONS
 from fedapm.runs.records import find_runs
-from fedapm.runs.sessions import SESSIONS, read_sessions, session
+from fedapm.runs.sessions import read_sessions, session
 from tests.helpers.cli import QUICK, fedapm
 
 COMPARE = ["compare", "--methods", "fedprox,fedapm", "--seeds", "0,1", "--rounds", "1", *QUICK]

@@ -22,10 +22,8 @@ from fedapm.report.card import write_card
 from fedapm.report.paper.page import write_paper_report
 from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import read_json, write_json
+from fedapm.runs.layout import PAPER_COMPARE, PAPER_FRACTION, PAPER_INFO, PAPER_RHO, PAPER_TUNE
 from fedapm.runs.sessions import session
-
-ABOUT = "paper.json"
-TUNE, COMPARE, RHO, FRACTION = "tune", "compare", "rho", "fraction"
 
 SIX = ("fedapm", "fedalt", "fedsim", "fedavg", "fedprox", "local")
 
@@ -52,10 +50,10 @@ class Scale:
         """The number of runs of each step, for those who want to know how long it will take."""
         both = len([m for m in self.methods if m in ("fedapm", "fedalt")])
         return {
-            TUNE: len(self.methods) * self.trials,
-            COMPARE: len(self.methods) * len(self.seeds),
-            RHO: len(self.rhos) * len(self.sweep_seeds) if "fedapm" in self.methods else 0,
-            FRACTION: both * len(self.fractions) * len(self.sweep_seeds),
+            PAPER_TUNE: len(self.methods) * self.trials,
+            PAPER_COMPARE: len(self.methods) * len(self.seeds),
+            PAPER_RHO: len(self.rhos) * len(self.sweep_seeds) if "fedapm" in self.methods else 0,
+            PAPER_FRACTION: both * len(self.fractions) * len(self.sweep_seeds),
         }
 
 
@@ -121,7 +119,7 @@ class Paper:
 
     def _begin(self, about: Mapping[str, Any]) -> None:
         asked = {"scale": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.scale).items()}, **about}
-        path = self.out / ABOUT
+        path = self.out / PAPER_INFO
         if path.is_file():
             before = read_json(path)
             changed = sorted(k for k in {*before, *asked} if before.get(k) != asked.get(k))
@@ -137,21 +135,26 @@ class Paper:
     def _tune(self) -> None:
         options = tuning.Options(trials=self.scale.trials, rounds=self.scale.tune_rounds, space=self.scale.space)
         tuning.tune(
-            self.scale.methods, self.out / TUNE, *self.layers, options=options, workers=self.workers, warn=self.warn
+            self.scale.methods,
+            self.out / PAPER_TUNE,
+            *self.layers,
+            options=options,
+            workers=self.workers,
+            warn=self.warn,
         )
 
     def _tuned(self, methods: Sequence[str]) -> tuple[list[str], Mapping[str, Any], Mapping[str, Any] | None]:
         """The methods that have tuned settings: one whose trials all diverged is left out, and was named."""
-        there = tuning.load_tuned(self.out / TUNE)
+        there = tuning.load_tuned(self.out / PAPER_TUNE)
         known = [name for name in methods if name in there]
         if not known:
-            raise FedapmError(f"no method in {self.out / TUNE} has tuned settings: every trial diverged.")
-        return known, *tuning.tuned_layer(self.out / TUNE, known)
+            raise FedapmError(f"no method in {self.out / PAPER_TUNE} has tuned settings: every trial diverged.")
+        return known, *tuning.tuned_layer(self.out / PAPER_TUNE, known)
 
     def _compare(self) -> None:
         methods, tuned, noted = self._tuned(self.scale.methods)
-        noted = None if noted is None else {**noted, "file": TUNE}
-        out = self.out / COMPARE
+        noted = None if noted is None else {**noted, "file": PAPER_TUNE}
+        out = self.out / PAPER_COMPARE
         layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.rounds}}]
         runs = compare.plans(methods, self.scale.seeds, *layers)
         about = compare.About(methods, self.scale.seeds, tuned=noted)
@@ -160,11 +163,11 @@ class Paper:
         write_card(out)
 
     def _sweep_rho(self) -> None:
-        self._sweep(RHO, Axis("algorithm.rho", self.scale.rhos), (FedAPM.name,))
+        self._sweep(PAPER_RHO, Axis("algorithm.rho", self.scale.rhos), (FedAPM.name,))
 
     def _sweep_fraction(self) -> None:
         methods = [name for name in ("fedapm", "fedalt") if name in self.scale.methods]
-        self._sweep(FRACTION, Axis("engine.fraction", self.scale.fractions), methods)
+        self._sweep(PAPER_FRACTION, Axis("engine.fraction", self.scale.fractions), methods)
 
     def _sweep(self, name: str, axis: Axis, methods: Sequence[str]) -> None:
         known, tuned, _ = self._tuned(methods)

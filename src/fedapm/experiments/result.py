@@ -15,14 +15,8 @@ from torch import Tensor, nn
 from fedapm.data.federation import Federation
 from fedapm.runs.files import write_atomic, write_tensors
 from fedapm.runs.folder import refuse_to_overwrite
-from fedapm.runs.records import (
-    CHECKPOINTS,
-    CONFIG,
-    MODELS,
-    ROUNDS,
-    JsonLines,
-    write_info,
-)
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, MODELS, ROUNDS, model_file
+from fedapm.runs.records import JsonLines, write_info
 from fedapm.simulation import checkpoint
 from fedapm.simulation.engines.sequential import load_model
 from fedapm.simulation.loop import Progress, Record
@@ -115,8 +109,7 @@ def write_models(folder: Path, result: Result) -> None:
     views = result.plan.algorithm.views
     for position, client in enumerate(result.federation.clients):
         for view in views:
-            suffix = "" if len(views) == 1 else f"-{view}"
-            path = folder / MODELS / f"client-{position:04d}{suffix}.safetensors"
+            path = folder / MODELS / model_file(position, view if len(views) > 1 else "")
             about = {"client": client.id, "method": result.plan.algorithm.name, "round": result.progress.round}
             write_tensors(path, result.state_at(position, view), about)
 

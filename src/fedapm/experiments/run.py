@@ -13,17 +13,9 @@ from fedapm.errors import FedapmError
 from fedapm.experiments.result import Result, write_models
 from fedapm.experiments.settings import differences
 from fedapm.runs.files import remove_leftovers, write_atomic, write_json
-from fedapm.runs.folder import refuse_to_overwrite
-from fedapm.runs.records import (
-    CHECKPOINTS,
-    CONFIG,
-    ENGINE,
-    ROUNDS,
-    TIMINGS,
-    WITHOUT_EFFECT,
-    JsonLines,
-    is_run,
-)
+from fedapm.runs.folder import MAY_CHANGE_ON_RESUME, refuse_to_overwrite
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, ENGINE, ROUNDS, TIMINGS
+from fedapm.runs.records import JsonLines, is_run
 from fedapm.simulation import checkpoint
 from fedapm.simulation.callbacks import Memory, ProgressDisplay, RecordWriter, Remarks
 from fedapm.simulation.engines import auto
@@ -111,7 +103,7 @@ def _resume(out: Path, plan: RunSpec, loop: Loop, memory: Memory, warn: Warn) ->
         raise FedapmError(f"{out} has no {CONFIG}, so there is no knowing what to resume; use another folder.")
     remove_leftovers(out)
     old = tomllib.loads(config.read_text("utf-8"))
-    changed = [setting for setting in differences(old, plan.settings) if setting not in WITHOUT_EFFECT]
+    changed = [setting for setting in differences(old, plan.settings) if setting not in MAY_CHANGE_ON_RESUME]
     if "engine.rounds" in changed:
         before = old.get("engine", {}).get("rounds", 0)
         longer = plan.schedule.rounds > before

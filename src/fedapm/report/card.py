@@ -17,13 +17,12 @@ from fedapm.report.evaluated_on import judged_by, settings_of
 from fedapm.runs import machine
 from fedapm.runs.command import private, repeating
 from fedapm.runs.files import read_json, write_atomic, write_json
-from fedapm.runs.records import CONFIG, ENGINE, ROUNDS, TIMINGS, JsonLines, Run, find_runs, is_run
+from fedapm.runs.layout import CARD, CARD_TEXT, CONFIG, ENGINE, ROUNDS, SWEEP_INFO, TIMINGS, TUNE_INFO
+from fedapm.runs.records import JsonLines, Run, find_runs, is_run
 from fedapm.runs.sessions import read_sessions
 from fedapm.version import __version__
 
-CARD, CARD_TEXT = "card.json", "card.md"
-TUNING = "tune.json"
-KINDS = {"sweep.json": "sweep", TUNING: "tuning"}
+KINDS = {SWEEP_INFO: "sweep", TUNE_INFO: "tuning"}
 """The file that a command leaves beside its runs, and what it makes of the folder."""
 PLACES = ("data.root", "data.cache")
 """Settings that say where things lie on the user's disk."""
@@ -61,7 +60,7 @@ def card(folder: Path, command: str | None = None) -> dict[str, Any]:
         "time": _time(folder, runs),
         "engines": _counts(_engine(run) for run in runs),
         "hardware": machine.hardware({str(one.get("engine.device", "cpu")) for one in settings}),
-        "versions": _versions(runs, ["optuna"] if any(folder.rglob(TUNING)) else []),
+        "versions": _versions(runs, ["optuna"] if any(folder.rglob(TUNE_INFO)) else []),
         "settings": _settings(runs, settings),
     }
 

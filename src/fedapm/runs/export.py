@@ -6,7 +6,8 @@ from pathlib import Path
 
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.runs.files import read_tensors, write_tensors
-from fedapm.runs.records import MODELS, load_run
+from fedapm.runs.layout import MODELS, model_file
+from fedapm.runs.records import load_run
 
 
 def export_model(folder: Path, client: str, out: Path, view: str | None = None) -> int:
@@ -15,7 +16,7 @@ def export_model(folder: Path, client: str, out: Path, view: str | None = None) 
     ids = [str(c["id"]) for c in run.info["clients"]]
     if client not in ids:
         raise FedapmError(f"{folder} has no client {client!r}; {did_you_mean(client, ids)}")
-    stem = f"client-{ids.index(client):04d}"
+    stem = Path(model_file(ids.index(client))).stem
     stored = {
         path.stem.removeprefix(stem).removeprefix("-"): path
         for pattern in (f"{stem}.safetensors", f"{stem}-*.safetensors")

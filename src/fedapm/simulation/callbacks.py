@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from fedapm.runs.records import ROUNDS, TIMINGS, JsonLines, write_info
+from fedapm.runs.layout import ROUNDS, TIMINGS
+from fedapm.runs.records import JsonLines, write_info
 from fedapm.simulation.engines.base import Engine
 from fedapm.simulation.loop import Progress, Record
 

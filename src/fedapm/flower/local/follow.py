@@ -11,8 +11,9 @@ from typing import Any
 from fedapm.errors import FedapmError
 from fedapm.flower.local.flower_cli import Flower, Run
 from fedapm.runs.files import read_json, write_json
+from fedapm.runs.layout import FLOWER_RUN, ROUNDS
 from fedapm.runs.lock import at_work
-from fedapm.runs.records import ROUNDS, JsonLines, is_run, load_run
+from fedapm.runs.records import JsonLines, is_run, load_run
 
 LOOK, ASK = 0.5, 30.0
 """Seconds between two looks into the folder, and between two questions to the SuperLink, which cost a process each."""
@@ -24,7 +25,7 @@ Show = Callable[[dict[str, Any]], None]
 
 def submit(flower: Flower, app: Path, out: Path) -> str:
     """The id of the run that works on a folder: the one that is at work there already, or a new one."""
-    noted = out.with_name(f".{out.name}.run.json")
+    noted = out.with_name(FLOWER_RUN.format(name=out.name))
     note = read_json(noted) if noted.is_file() else {}
     if note.get("superlink") == flower.superlink:
         if at_work(out):

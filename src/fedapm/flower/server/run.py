@@ -29,28 +29,18 @@ from fedapm.flower.server.readmission import requested
 from fedapm.flower.server.replies import LOSSES, SCORES
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
-from fedapm.flower.transport.traffic import MESSAGES, MessageLog
+from fedapm.flower.transport.traffic import MessageLog
 from fedapm.flower.transport.transport import Transport
 from fedapm.runs.files import read_json, remove_leftovers, write_atomic, write_json
+from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, CONTRIBUTIONS, ENGINE, EVENTS, INFO, MESSAGES, ROUNDS, TIMINGS
 from fedapm.runs.lock import lock_of
-from fedapm.runs.records import (
-    CHECKPOINTS,
-    CONFIG,
-    ENGINE,
-    INFO,
-    ROUNDS,
-    TIMINGS,
-    WITHOUT_EFFECT,
-    JsonLines,
-    is_run,
-    load_run,
-)
+from fedapm.runs.records import JsonLines, is_run, load_run
 from fedapm.simulation.callbacks import RecordWriter, Remarks
 from fedapm.simulation.loop import Callback, Progress
 from fedapm.simulation.problem import Model, Problem
 from fedapm.simulation.spec import RunSpec
 
-CONTRIBUTIONS, EVENTS = "contributions", "events.jsonl"
 Tell = Callable[[str], None]
 
 
@@ -209,7 +199,7 @@ def _check_same(out: Path, deployment: Deployment) -> None:
     if notes.get("engine") != FlowerEngine.name or not config.is_file():
         raise FedapmError(f"{out} holds a run that is not one on Flower ({INFO}); choose another folder.")
     old, new = tomllib.loads(config.read_text("utf-8")), deployment.experiment.tables()
-    changed = [setting for setting in differences(old, new) if setting not in WITHOUT_EFFECT]
+    changed = [setting for setting in differences(old, new) if setting not in MAY_CHANGE_ON_RESUME]
     longer = deployment.experiment.engine.rounds > old.get("engine", {}).get("rounds", 0)
     if "engine.rounds" in changed and longer and deployment.experiment.solver.lr_schedule != "cosine":
         changed.remove("engine.rounds")

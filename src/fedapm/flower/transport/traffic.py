@@ -8,10 +8,9 @@ from pathlib import Path
 from flwr.app import RecordDict
 
 from fedapm.flower.transport.codec import size
+from fedapm.runs.layout import MESSAGES
 from fedapm.runs.records import JsonLines
 from fedapm.simulation.loop import Progress, Record
-
-MESSAGES = "messages.jsonl"
 
 
 @dataclass

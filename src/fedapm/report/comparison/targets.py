@@ -14,9 +14,9 @@ from fedapm.report.comparison.columns import Column, Estimate
 from fedapm.report.comparison.series import Series, all_series, best_score, group_runs, score, sent_bytes, tidy
 from fedapm.report.numbers import finite, fixed, tick
 from fedapm.runs.files import read_json
+from fedapm.runs.layout import COMPARE_INFO
 from fedapm.runs.records import Run
 
-FILE = "compare.json"
 LOSSES = frozenset({"train_loss", "test_loss"})
 TITLES = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "train_loss": "Training loss", "test_loss": "Test loss"}
 SENT = Column("megabytes", "Sent", False, "MB")
@@ -85,7 +85,7 @@ class TargetTable:
 
 def read_targets(folder: Path) -> list[Target]:
     """The targets that the comparison in a folder was given; none where it says nothing about them."""
-    path = folder / FILE
+    path = folder / COMPARE_INFO
     if not path.is_file():
         return []
     found = read_json(path).get("targets") or {}

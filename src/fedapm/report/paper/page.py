@@ -19,9 +19,10 @@ from fedapm.report.sweep.page import Drawing, against_values
 from fedapm.report.sweep.runs import read_sweep
 from fedapm.report.templates import fill
 from fedapm.runs.files import read_json, write_atomic
-from fedapm.runs.records import REPORT, find_runs
+from fedapm.runs.layout import PAPER_COMPARE, PAPER_FRACTION, PAPER_RHO, PAPER_TUNE, REPORT, SWEEP_INFO, TUNE_INFO
+from fedapm.runs.records import find_runs
 
-SWEEPS = {"rho": "The penalty ρ", "fraction": "Clients in a round"}
+SWEEPS = {PAPER_RHO: "The penalty ρ", PAPER_FRACTION: "Clients in a round"}
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,12 @@ def write_paper_report(folder: Path) -> Path:
 
 def render_paper(folder: Path) -> str:
     """The page as HTML."""
-    runs = find_runs(folder / "compare")
+    runs = find_runs(folder / PAPER_COMPARE)
     groups = group_runs(runs)
     rows = summary_table(runs)
     main = main_column(rows)
     looks = styles(all_series(groups))
-    search = read_json(folder / "tune" / "tune.json")
+    search = read_json(folder / PAPER_TUNE / TUNE_INFO)
     return fill(
         "paper.html.j2",
         title=f"{heading.title(groups)}: tuned alike and compared",
@@ -114,7 +115,7 @@ def _budget(record: Mapping[str, Any]) -> str:
 def _sweeps(folder: Path) -> list[SweepPart]:
     found = []
     for name, title in SWEEPS.items():
-        if (folder / name / "sweep.json").is_file():
+        if (folder / name / SWEEP_INFO).is_file():
             sweep = read_sweep(folder / name)
             main = main_column([row for point in sweep.points for row in point.rows])
             figures = against_values(sweep, f"{name}-")
