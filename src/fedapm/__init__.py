@@ -42,9 +42,10 @@ from fedapm.data import (
     Quantity,
     Shards,
 )
-from fedapm.errors import Diverged, FedapmError, Interrupted
+from fedapm.errors import Diverged, FedapmError, Interrupted, StopRun
 from fedapm.experiments.result import Result
 from fedapm.models import MODELS
+from fedapm.simulation.early_stopping import EarlyStopping
 from fedapm.simulation.loop import Callback
 from fedapm.version import __version__
 
@@ -62,6 +63,7 @@ __all__ = [
     "Dirichlet",
     "Ditto",
     "Diverged",
+    "EarlyStopping",
     "Epochs",
     "FedADMM",
     "FedALA",
@@ -97,6 +99,7 @@ __all__ = [
     "SplitRule",
     "State",
     "Stationarity",
+    "StopRun",
     "Task",
     "UntilStationary",
     "Upload",

@@ -138,6 +138,8 @@ def plan(
     settings = experiment.tables()
     if clients is not None and model is not None:
         settings["data"] = {"name": clients.name}
+        if clients.validation:
+            settings["data"]["validation"] = clients.validation
     clients = clients or federation(experiment.data)
     made = problem(experiment, clients, model or _network(experiment, clients), loss, experiment.engine.device)
     if model is not None:

@@ -93,7 +93,7 @@ class Result:
             rounds.append(record)
         checkpoint.save(path / CHECKPOINTS, self.progress)
         write_models(path, self)
-        write_info(path, self.plan.info() | {"status": "complete", "finished": self.progress.round})
+        write_info(path, self.plan.info() | self.progress.info("complete"))
         return path
 
     def report(self, path: str | Path) -> Path:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tomli_w
 
@@ -15,7 +16,7 @@ from fedapm.experiments.settings import differences
 from fedapm.runs.files import remove_leftovers, write_atomic, write_json
 from fedapm.runs.folder import MAY_CHANGE_ON_RESUME, refuse_to_overwrite
 from fedapm.runs.layout import CHECKPOINTS, CONFIG, ENGINE, ROUNDS, TIMINGS
-from fedapm.runs.records import JsonLines, is_run
+from fedapm.runs.records import JsonLines, is_run, load_run
 from fedapm.simulation import checkpoint
 from fedapm.simulation.callbacks import Memory, ProgressDisplay, RecordWriter, Remarks
 from fedapm.simulation.engines import auto
@@ -23,9 +24,7 @@ from fedapm.simulation.loop import Callback, Loop, Progress
 from fedapm.simulation.spec import CallbackFactory, RunSpec
 from fedapm.simulation.stores import disk
 
-if TYPE_CHECKING:
-    pass
-
+logger = logging.getLogger(__name__)
 Warn = Callable[[str], None]
 
 
@@ -89,7 +88,7 @@ def _execute(
         callbacks.append(ProgressDisplay(label, plan.schedule.rounds))
     tell(f"engine: {engine.name} ({chosen.why})")
     callbacks.append(Remarks(engine, tell))
-    result = Result(plan, loop.run(progress), memory.records)
+    result = Result(plan, loop.run(progress, memory.records), memory.records)
     if folder is not None:
         if plan.save_models:
             write_models(folder.folder, result)
@@ -125,4 +124,8 @@ def _resume(out: Path, plan: RunSpec, loop: Loop, memory: Memory, warn: Warn) ->
             f"{rounds.path} lacks rounds that the checkpoint of round {last} has; start again in another folder."
         )
     write_atomic(config, tomli_w.dumps(plan.settings))
+    info = load_run(out).info
+    if progress is not None and info.get("stopped") and info.get("finished") == last:
+        logger.info("%s was stopped early after round %d (%s) and is not continued.", out, last, info["stopped"])
+        return replace(progress, stopped=str(info["stopped"]))
     return progress

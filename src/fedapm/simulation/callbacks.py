@@ -52,7 +52,7 @@ class RecordWriter:
 
     def finish(self, progress: Progress, status: str) -> None:
         """Write the final status."""
-        write_info(self.folder, self.info | {"status": status, "finished": progress.round})
+        write_info(self.folder, self.info | progress.info(status))
 
 
 class Remarks:

@@ -8,14 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fedapm.core.algorithm import Algorithm, State
 from fedapm.core.metrics import summarize
 from fedapm.core.vec import Vec, total
-from fedapm.errors import Diverged, Interrupted
+from fedapm.errors import Diverged, Interrupted, StopRun
 from fedapm.simulation.engines.base import Engine, RoundResult, Undo
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.problem import Problem
@@ -34,16 +34,30 @@ class Progress:
     store: Store
     bytes_up: int = 0
     bytes_down: int = 0
+    stopped: str | None = None
+    """Why a callback ended the run here, before its last round."""
+
+    def info(self, status: str) -> dict[str, Any]:
+        """What run.json says of how the run ended."""
+        return {"status": status, "finished": self.round} | ({"stopped": self.stopped} if self.stopped else {})
 
 
 class Callback(Protocol):
     """Something that follows a run: a record, a checkpoint, a progress bar."""
 
     def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
-        """A round is finished and its results are in place."""
+        """A round is finished and its results are in place; raise :class:`fedapm.StopRun` to end the run here."""
 
     def on_run_end(self, progress: Progress, status: str) -> None:
         """The run ends: complete, interrupted or diverged."""
+
+
+@runtime_checkable
+class ResumableCallback(Callback, Protocol):
+    """A callback that depends on earlier rounds: a resumed run gives it their records first."""
+
+    def restore(self, records: Sequence[Record]) -> None:
+        """Take in the records of the rounds there are; like the end of a round, it may raise StopRun."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +98,17 @@ class Loop:
         store = self._make_store(client_starts(self.problem, self.algorithm))
         return Progress(0, self.algorithm.server_init(self.problem.u0), store)
 
-    def run(self, progress: Progress | None = None) -> Progress:
-        """Go on from where a run stands until its last round."""
+    def run(self, progress: Progress | None = None, records: Sequence[Record] = ()) -> Progress:
+        """Go on from where a run stands, with these records, until its last round or until a callback stops it."""
         self.progress = progress or self.progress
         status = "interrupted"
         try:
             if progress is None:
                 began = time.perf_counter()
                 self._finish(self.progress, self._record(self.progress), began)
-            while self.progress.round < self.schedule.rounds:
+            elif progress.stopped is None:
+                self._restore(records)
+            while self.progress.round < self.schedule.rounds and self.progress.stopped is None:
                 self._round(self.progress)
             status = "complete"
         except KeyboardInterrupt:
@@ -128,16 +144,28 @@ class Loop:
             self._finish(after, self._record(after, before, selected, work), began)
         except BaseException:
             # the round is not recorded, so it must not have happened: whoever saves now saves the round before
-            if undo is not None and self.progress is not after:
+            if undo is not None and self.progress is before:
                 with uninterrupted():
                     undo()
             raise
 
     def _finish(self, progress: Progress, record: Record, began: float) -> None:
+        reasons = []
         with uninterrupted():
             for callback in self.callbacks:
-                callback.on_round_end(progress, record, time.perf_counter() - began)
-            self.progress = progress
+                try:
+                    callback.on_round_end(progress, record, time.perf_counter() - began)
+                except StopRun as stop:
+                    reasons.append(str(stop))
+            self.progress = replace(progress, stopped=reasons[0]) if reasons else progress
+
+    def _restore(self, records: Sequence[Record]) -> None:
+        for callback in self.callbacks:
+            if isinstance(callback, ResumableCallback):
+                try:
+                    callback.restore(records)
+                except StopRun as stop:
+                    self.progress = replace(self.progress, stopped=str(stop))
 
     def _record(
         self,
