@@ -157,7 +157,7 @@ def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
         versions = Versions(made.folder / "nodes" / str(k) / "state", saved.ledger.run, str(k))
         accepted = saved.ledger.entry(k).accepted
         if accepted:
-            assert same(versions.load(accepted).kept.state, expected.store.get(k).state), k
+            assert same(versions.load(accepted).client_state.state, expected.store.get(k).state), k
     for ours, theirs in zip(records, memory.records, strict=True):
         for view, evaluation in ours["evaluations"].items():
             for name, values in evaluation["per_client"].items():

@@ -137,7 +137,7 @@ class Server:
         if not is_run(self.out):
             write_atomic(self.out / CONFIG, tomli_w.dumps(self.experiment.tables()))
         why = f"{len(ledger)} clients on nodes of their own"
-        notes = {"engine": engine.name, "why": why, "run": ledger.run, "flower": self.deployment.notes()}
+        notes = {"engine": engine.name, "why": why, "run": ledger.run, "flower": self.deployment.to_json()}
         write_json(self.out / ENGINE, notes)
         folder = RecordWriter(self.out, self._info(problem, ledger, schedule.rounds))
         log = MessageLog(self.out, self.link.traffic)
@@ -205,7 +205,7 @@ def _check_same(out: Path, deployment: Deployment) -> None:
         changed.remove("engine.rounds")
     # half a contribution could not be taken back
     fixed = ("clients", "keep_contributions")
-    before, now = notes.get("flower", {}), deployment.notes()
+    before, now = notes.get("flower", {}), deployment.to_json()
     changed += [f"flower.{name}" for name in fixed if before.get(name) != now[name]]
     if changed:
         raise FedapmError(f"{out} was run with other settings ({', '.join(changed)}); use them, or another folder.")
