@@ -89,7 +89,7 @@ def write_tuned(
     tables: Tables = {"engine": {"units": subjects[0].units}}
     for subject, one in zip(subjects, found, strict=True):
         if one.number is not None:
-            tables |= subject.chosen(one.settings)
+            tables |= subject.tuned_tables(one.settings)
     seeds = ", ".join(map(str, options.seeds))
     what = f"search {'; '.join(options.search)}" if options.search else f"space {options.space_name}"
     lines = [

@@ -15,7 +15,7 @@ from fedapm.errors import FedapmError
 from fedapm.experiments import build, compare
 from fedapm.runs.layout import TRIALS_DATABASE, TUNE_INFO, TUNE_LOCK
 from fedapm.simulation.engines.processes import cores
-from fedapm.tuning.method_search import subjects
+from fedapm.tuning.method_search import method_searches
 from fedapm.tuning.options import Options
 from fedapm.tuning.record import begin, finish
 from fedapm.tuning.results import Tuned, best_of, write_tuned
@@ -55,7 +55,7 @@ def tune(
     else:
         judged = clients.for_validation(first.data.validation, first.data.seed)
     asked = replace(asked, rounds=first.engine.rounds)
-    found = subjects(methods, common, asked, len(judged))
+    found = method_searches(methods, common, asked, len(judged))
     with _alone(out), quiet():
         begin(out, asked, found, judged, count)
         store = storage(out / TRIALS_DATABASE)
