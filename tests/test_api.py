@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
 import tempfile
+import typing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torchmetrics.classification import MulticlassAccuracy
 
 import fedapm
-from fedapm import METHODS, FedAlt, Federation, Interrupted, Result
+from fedapm import METHODS, EarlyStopping, FedAlt, FedAPM, Federation, FedProx, Interrupted, Metric, Result
 from fedapm.algorithms import PRESETS
+from fedapm.core.solver import SGDConfig
+from fedapm.experiments.settings import EngineSettings
 from fedapm.report import write_report
 from fedapm.runs.export import export_model
 from fedapm.runs.files import read_tensors
@@ -61,6 +67,19 @@ def test_importing_the_package_is_light() -> None:
     code = f"import sys, fedapm; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_train_names_every_setting_of_solver_and_engine_with_its_type() -> None:
+    hints = typing.get_type_hints(fedapm.train)
+    parameters = inspect.signature(fedapm.train).parameters
+    for kind in (SGDConfig, EngineSettings):
+        types = typing.get_type_hints(kind)
+        for name in (field.name for field in fields(kind)):
+            assert parameters[name].default is None, name
+            assert hints[name] == types[name] | None, name
+    own = ["data", "model", "algorithm", "personal", "shared", "frozen", "preset", "loss", "metrics", "callbacks"]
+    others = {*own, "validation", "out", "resume", "progress", "hyperparameters"}
+    assert {*parameters} - others == {f.name for kind in (SGDConfig, EngineSettings) for f in fields(kind)}
 
 
 def test_the_history_has_a_row_a_round(result: Result) -> None:
@@ -270,6 +289,118 @@ def test_an_algorithm_may_be_given_as_an_object() -> None:
     assert torch.equal(other.model("a").head.weight, other.model("b").head.weight), "without epochs v_i stays v_0"
 
 
+def test_hyperparameters_may_be_given_as_keywords() -> None:
+    named = fedapm.train(blob_clients(), two_layers, rho=0.5, sigma=0.2, **QUICK)
+    same = fedapm.train(blob_clients(), two_layers, algorithm=FedAPM(rho=0.5, sigma=0.2), **QUICK)
+    pd.testing.assert_frame_equal(named.history, same.history, check_exact=True)
+    assert named.plan.settings["algorithm"]["rho"] == 0.5
+
+
+def error_rate(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(1) != targets).double().mean()
+
+
+def test_metrics_of_ones_own_stand_beside_the_others(tmp_path: Path) -> None:
+    confident = Metric(
+        "confident", "Confident", lambda predictions: float(predictions.outputs.abs().max()), data="train"
+    )
+    own = [error_rate, MulticlassAccuracy(3, average="micro"), confident]
+    made = fedapm.train(blob_clients(), two_layers, metrics=own, out=tmp_path / "run", **QUICK)
+    assert np.allclose(made.history["error_rate"], 1 - made.history["accuracy"])
+    assert np.allclose(made.history["MulticlassAccuracy"], made.history["accuracy"])
+    assert np.allclose(made.per_client["error_rate"], 1 - made.per_client["accuracy"])
+    assert made.per_client["confident"].notna().all()
+    run = load_run(tmp_path / "run")
+    assert [metric["name"] for metric in run.info["metrics"]][-3:] == ["error_rate", "MulticlassAccuracy", "confident"]
+    assert "error_rate" in run.rounds[-1]["evaluations"]["model"]
+    write_report(tmp_path / "run")
+    plain = fedapm.train(blob_clients(), two_layers, **QUICK)
+    pd.testing.assert_frame_equal(made.history[plain.history.columns], plain.history, rtol=1e-9)
+
+
+class Rounds:
+    """Writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_round_end(self, progress: Any, record: dict[str, Any], seconds: float) -> None:
+        self.heard.append(f"{progress.round} {record['round']}")
+
+    def on_run_end(self, progress: Any, status: str) -> None:
+        self.heard.append(status)
+
+
+def test_callbacks_follow_a_run() -> None:
+    rounds = Rounds()
+    fedapm.train(blob_clients(), two_layers, callbacks=[rounds], **QUICK)
+    assert rounds.heard == ["0 0", "1 1", "2 2", "3 3", "complete"]
+
+
+STOPPING: dict[str, Any] = QUICK | {"rounds": 30, "validation": 0.25, "checkpoint_every": 3}
+
+
+def test_early_stopping_ends_a_run_that_can_be_loaded_and_reported(tmp_path: Path) -> None:
+    made = fedapm.train(
+        blob_clients(), two_layers, callbacks=[EarlyStopping(patience=2)], out=tmp_path / "run", **STOPPING
+    )
+    last = made.progress.round
+    assert last < 30
+    accuracy = made.history["accuracy"]
+    assert accuracy.iloc[-2:].max() <= accuracy.iloc[:-2].max(), "two evaluations in a row were no better"
+    run = load_run(tmp_path / "run")
+    assert run.complete
+    assert run.info["finished"] == last
+    assert "accuracy has not improved for 2 evaluations" in run.info["stopped"]
+    assert (tmp_path / "run" / "models" / "client-0002.safetensors").is_file()
+    write_report(tmp_path / "run")
+    saved = made.save(tmp_path / "saved")
+    assert (saved / "run.json").read_bytes() == (tmp_path / "run" / "run.json").read_bytes()
+
+
+@pytest.mark.parametrize("callbacks", [(), (EarlyStopping(patience=2),)])
+def test_a_run_that_was_stopped_early_is_not_continued(
+    callbacks: tuple[EarlyStopping, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = STOPPING | {"out": tmp_path / "run"}
+    made = fedapm.train(blob_clients(), two_layers, callbacks=[EarlyStopping(patience=2)], **options)
+    info = (tmp_path / "run" / "run.json").read_bytes()
+    with caplog.at_level("INFO", "fedapm"):
+        again = fedapm.train(blob_clients(), two_layers, callbacks=callbacks, resume=True, **options)
+    pd.testing.assert_frame_equal(made.history, again.history, check_exact=True)
+    assert (tmp_path / "run" / "run.json").read_bytes() == info
+    assert "stopped early after round" in caplog.text
+
+
+def test_early_stopping_counts_on_where_an_interrupted_run_left_off(tmp_path: Path) -> None:
+    class Interrupt(Rounds):
+        def on_round_end(self, progress: Any, record: dict[str, Any], seconds: float) -> None:
+            if progress.round == 4:
+                raise KeyboardInterrupt
+
+    stopping = EarlyStopping(patience=6)
+    whole = fedapm.train(blob_clients(), two_layers, callbacks=[stopping], **STOPPING)
+    assert 6 < whole.progress.round < 30
+    with pytest.raises(Interrupted):
+        fedapm.train(blob_clients(), two_layers, callbacks=[stopping, Interrupt()], out=tmp_path / "run", **STOPPING)
+    rest = fedapm.train(blob_clients(), two_layers, callbacks=[stopping], out=tmp_path / "run", resume=True, **STOPPING)
+    pd.testing.assert_frame_equal(whole.history, rest.history, check_exact=True)
+
+
+def test_early_stopping_without_validation_data_leaves_no_folder(tmp_path: Path) -> None:
+    with refused("validation"):
+        fedapm.train(blob_clients(), two_layers, callbacks=[EarlyStopping()], out=tmp_path / "run", **QUICK)
+    assert not (tmp_path / "run").exists()
+    federation = blob_clients().for_validation(0.25, seed=0)
+    fedapm.train(federation, two_layers, callbacks=[EarlyStopping()], **QUICK)
+
+
+def test_a_validation_share_of_a_named_data_set(digits: Result) -> None:
+    made = fedapm.train("digits", validation=0.25, rounds=1, fraction=0.1, callbacks=[EarlyStopping()])
+    assert made.plan.settings["data"]["validation"] == 0.25
+    assert len(made.federation[0].train) < len(digits.federation[0].train)
+
+
 def smoothed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(outputs, targets, label_smoothing=0.5)
 
@@ -311,7 +442,19 @@ def test_a_federation_without_a_network_is_a_programming_error() -> None:
 @pytest.mark.parametrize(
     ("options", "mentions"),
     [
-        ({"round": 3}, ["'engine.round'", "'rounds'"]),
+        ({"round": 3}, ["'round'", "'rounds'"]),
+        ({"epoch": 3}, ["'epoch'", "'epochs'"]),
+        ({"learning_rate": 3}, ["'learning_rate'", "lr"]),
+        ({"roh": 3}, ["'roh'", "'rho'"]),
+        ({"rho": -1}, ["rho", "-1"]),
+        ({"rho": "large"}, ["algorithm.rho", "'large'"]),
+        ({"rho": 1.0, "algorithm": "fedavg"}, ["'rho'"]),
+        ({"mu": 1.0, "algorithm": FedProx()}, ["'mu'", "FedProx(mu=...)"]),
+        ({"personel": ["head"]}, ["'personel'", "'personal'"]),
+        ({"metrics": [3]}, ["int"]),
+        ({"metrics": [lambda outputs, targets: 0.0]}, ["<lambda>"]),
+        ({"metrics": [fedapm.METRICS["accuracy"]]}, ["'accuracy'"]),
+        ({"validation": 1.5}, ["1.5"]),
         ({"algorithm": "fedamp"}, ["'fedamp'", "'fedapm'"]),
         ({"lr": -1}, ["solver.lr", "-1"]),
         ({"batch_size": "big"}, ["solver.batch_size", "'big'"]),

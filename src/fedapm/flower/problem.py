@@ -140,7 +140,7 @@ def server_problem(
     targets = torch.arange(2) % classes if first.classified else torch.ones(2, *shape, dtype=getattr(torch, dtype))
     placeholder = Samples(inputs, targets)
     clients = [ClientData(client, placeholder, placeholder) for client in summaries]
-    federation = Federation(clients, experiment.data.name)
+    federation = Federation(clients, experiment.data.name, class_names=list(map(str, range(classes))))
     problem = build.problem(experiment, federation, model or network(experiment, classes, first.shapes), loss)
     if problem.per_client:
         raise FedapmError(

@@ -68,7 +68,10 @@ class RunSpec:
             "seed": self.problem.seed,
             "views": list(self.algorithm.views),
             "rounds": self.schedule.rounds,
+            "metrics": [metric.describe() for metric in self.problem.metrics],
             "data": self.problem.federation.name,
+            "classes": self.problem.federation.classes,
+            "input_shapes": [list(shape) for shape in self.problem.federation.shapes],
             "model": type(network.module).__name__,
             "clients": [
                 {"id": c.id, "train": len(c.train), "test": len(c.test), "classes": c.classes}
