@@ -85,7 +85,7 @@ def restarted(made: local.LocalFederation, k: int) -> Process:
     """What a supervisor does: start the node again until it stays."""
     while True:
         node = local.start_node(made, k)
-        log = local.log_of(made.folder, node.name)
+        log = local.log_file(made.folder, node.name)
         length = log.stat().st_size
 
         def settled(node=node, log=log, length=length):
@@ -138,9 +138,9 @@ def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
 
     # nobody else was let in
     assert not stranger.alive
-    log = local.log_of(made.folder, "node-7").read_text(errors="replace")
+    log = local.log_file(made.folder, "node-7").read_text(errors="replace")
     assert "Failed to initialize the connection" in log
-    assert "certificate verify failed" in local.log_of(made.folder, "node-8").read_text(errors="replace").lower()
+    assert "certificate verify failed" in local.log_file(made.folder, "node-8").read_text(errors="replace").lower()
     assert local.online(made) <= NODES
 
     # one process, with the same clients present in the same rounds, ends at the same place to the bit

@@ -19,7 +19,7 @@ from fedapm.experiments.settings import Tables, merged, parse_assignment, read_t
 from fedapm.loggers.following import Following
 
 if TYPE_CHECKING:
-    from fedapm.flower.local.flower_cli import Flower
+    from fedapm.flower.local.flower_cli import FlowerCli
     from fedapm.flower.settings import Deployment
     from fedapm.runs.records import Run
 
@@ -104,7 +104,7 @@ def status(
     from fedapm.flower.local import federation as local
 
     made = local.LocalFederation.read(folder.resolve())
-    rows = [(p.name, p.pid, p.alive, local.log_of(made.folder, p.name)) for p in made.processes]
+    rows = [(p.name, p.pid, p.alive, local.log_file(made.folder, p.name)) for p in made.processes]
     running = any(alive for name, _, alive, _ in rows if name == "superlink")
     seen = local.online(made) if running else 0
     if as_json:
@@ -172,13 +172,13 @@ def _display(plan: Deployment) -> _Display:
     )
 
 
-def _flower(plan: Deployment, folder: Path, superlink: str | None, out: Path) -> tuple[Flower, Path]:
+def _flower(plan: Deployment, folder: Path, superlink: str | None, out: Path) -> tuple[FlowerCli, Path]:
     """The SuperLink to ask, and where the app folder is put."""
     from fedapm.flower.local import federation as local
-    from fedapm.flower.local.flower_cli import Flower
+    from fedapm.flower.local.flower_cli import FlowerCli
 
     if superlink is not None:
-        return Flower(superlink), out.with_name(f"{out.name}-app")
+        return FlowerCli(superlink), out.with_name(f"{out.name}-app")
     made = local.LocalFederation.read(folder.resolve())
     dead = [p.name for p in made.processes if not p.alive]
     if dead:
