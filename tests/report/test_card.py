@@ -90,7 +90,7 @@ def test_the_numbers_are_those_of_the_report(compared: Path) -> None:
     rows = {row.label: row for row in summary_table(find_runs(compared))}
     text = (compared / "card.md").read_text("utf-8")
     for found in read(compared)["scores"]:
-        accuracy = rows[found["label"]].accuracy
+        accuracy = rows[found["label"]].cells["accuracy"]
         assert found["accuracy"] == {"mean": accuracy.mean, "std": accuracy.std}
         assert f"| {found['label']} | {100 * (accuracy.mean or 0):.2f} ± {100 * (accuracy.std or 0):.2f} |" in text
 

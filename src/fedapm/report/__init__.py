@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedapm.report.comparison.columns import Column, Estimate
 from fedapm.report.comparison.page import render
 from fedapm.report.comparison.summary import (
-    COLUMNS,
-    Column,
-    Estimate,
     SummaryRow,
     best_round_columns,
     filled_columns,
     main_column,
     summary_table,
 )
-from fedapm.report.comparison.targets import Target, TargetRow, TargetTable, read_targets, target_tables
+from fedapm.report.comparison.targets import Target, TargetRow, TargetTable, named_targets, read_targets, target_tables
 from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import write_atomic
 from fedapm.runs.layout import REPORT, SWEEP_INFO
 from fedapm.runs.records import find_runs
 
 __all__ = [
-    "COLUMNS",
     "Column",
     "Estimate",
     "SummaryRow",
@@ -32,6 +29,7 @@ __all__ = [
     "best_round_columns",
     "filled_columns",
     "main_column",
+    "named_targets",
     "read_targets",
     "summary_table",
     "target_tables",

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fedapm.report import filled_columns, summary_table
 from fedapm.report.card_text import as_markdown
 from fedapm.report.comparison.series import all_series, group_runs
 from fedapm.report.evaluated_on import judged_by, settings_of
+from fedapm.report.metrics import metrics_of
 from fedapm.runs import machine
 from fedapm.runs.command import private, repeating
 from fedapm.runs.files import read_json, write_atomic, write_json
@@ -54,6 +56,7 @@ def card(folder: Path, command: str | None = None) -> dict[str, Any]:
         "seeds": sorted({run.seed for run in runs}),
         "rounds": sorted({int(run.info.get("rounds", 0)) for run in runs}),
         "runs": {"planned": len(runs)} | _counts(str(run.info["status"]) for run in runs),
+        "metrics": [asdict(metric) for metric in metrics_of(runs)],
         "scores": _scores(runs) if kind not in ("tuning", "experiment") else [],
         "parts": sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob(f"*/**/{CARD}")),
         "results": {"files": len(runs), "sha256": digest(folder)},

@@ -67,6 +67,7 @@ class RunSpec:
             "label": self.algorithm.label,
             "seed": self.problem.seed,
             "views": list(self.algorithm.views),
+            "metrics": [metric.describe() for metric in self.problem.metrics],
             "rounds": self.schedule.rounds,
             "metrics": [metric.describe() for metric in self.problem.metrics],
             "data": self.problem.federation.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedapm.core.metrics import TRAIN_LOSS
 from fedapm.report.comparison.series import Group, all_series, client_scores, same_data
 from fedapm.report.evaluated_on import data_settings, judged_by, settings_of, validation_sentence, validation_share
 from fedapm.report.numbers import counted, finite, listed
@@ -61,7 +62,7 @@ def clients_without_loss(groups: Sequence[Group]) -> list[str]:
     sentences = []
     for one in all_series(groups):
         for run in one.group.runs:
-            losses = client_scores(one.last(run), "train_loss")
+            losses = client_scores(one.last(run), TRAIN_LOSS.name)
             lost = sum(loss is None for loss in losses)
             if lost:
                 sentences.append(
