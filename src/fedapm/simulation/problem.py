@@ -235,8 +235,8 @@ def _architecture(network: Network) -> str:
 
 def _attributes(module: nn.Module) -> str:
     """Equal for modules whose plain attributes are; an attribute that cannot be written down is like nothing else."""
-    # how a network falls into stages and steps is said of its class, and a recurrent layer lists its weights twice
-    usual = {*vars(nn.Module()), "stages", "flow", "_flat_weights", "_flat_weight_refs", "_all_weights"}
+    # a network may adapt its stages and steps to its other attributes, and a recurrent layer lists its weights twice
+    usual = {*vars(nn.Module()), "stages", "forward_steps", "_flat_weights", "_flat_weight_refs", "_all_weights"}
     plain = [{k: v for k, v in vars(part).items() if k not in usual} for part in module.modules()]
     return repr(plain) if all(map(_written_whole, plain)) else str(id(module))
 
