@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,8 +24,6 @@ from fedapm.simulation.early_stopping import EarlyStopping
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.problem import Model
 from fedapm.simulation.spec import CallbackFactory, RunSpec
-
-logger = logging.getLogger(__name__)
 
 SOLVER_KEYS = tuple(field.name for field in fields(SGDConfig))
 ENGINE_KEYS = tuple(field.name for field in fields(EngineSettings))
@@ -156,9 +153,7 @@ def train(
         spec,
         Path(out) if out is not None else None,
         resume=resume,
-        show=progress,
-        warn=logger.warning,
-        tell=logger.info,
+        progress=progress,
         callbacks=[_factory(callback) for callback in callbacks],
     )
 

@@ -165,7 +165,7 @@ def test_a_named_data_set_is_dealt_out_on_every_node_as_in_one_process(tmp_path)
     case.grid.app = client_app()
     case.grid.clients = {k: {"partition-id": k} for k in range(3)}
     serve(case.grid.link(), deployment(tables, {"flower": {"wait": 5.0}}), case.out, case.said.append)
-    execute(build.plan(build.resolve(tables)), tmp_path / "one", show=False)
+    execute(build.plan(build.resolve(tables)), tmp_path / "one", progress=False)
     found, expected = load_run(case.out), load_run(tmp_path / "one")
     assert found.rounds == expected.rounds
     assert found.config == expected.config

@@ -128,7 +128,7 @@ def test_the_same_settings_in_other_units_are_the_same_run(name: str, clients: F
     there = type(here).from_tables(tables)
     losses = []
     for settings in (here, there):
-        last = execute(build.plan(settings, clients), show=False).records[-1]
+        last = execute(build.plan(settings, clients), progress=False).records[-1]
         losses.append(next(iter(last["evaluations"].values()))["train_loss"]["mean"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
@@ -140,7 +140,7 @@ def test_the_first_trial_is_the_run_without_a_search(given: str, space: str, cli
     (base,), (first,) = found.experiments({}), found.experiments(found.settings(None))
     base = type(base).from_tables({**base.tables(), "engine": {**base.tables()["engine"], "units": given}})
     losses = [
-        execute(build.plan(run, clients), show=False).records[-1]["evaluations"]["model"]["train_loss"]["mean"]
+        execute(build.plan(run, clients), progress=False).records[-1]["evaluations"]["model"]["train_loss"]["mean"]
         for run in (base, first)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)

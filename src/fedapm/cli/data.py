@@ -17,7 +17,7 @@ from fedapm.cli.options import ImageEncoder, TextEncoder
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.settings import DataSettings, Tables, merged, parse_assignment
-from fedapm.loggers.following import Following
+from fedapm.loggers.console import ProgressDisplay
 
 app = typer.Typer(help="Data sets: list, get, prepare, inspect.", no_args_is_help=True)
 
@@ -55,7 +55,7 @@ def get(name: Name, root: Root = None) -> None:
         _say(f"{name} is bundled; there is nothing to get.")
         return
     folder = root or build.data_root(None) or build.DEFAULT_ROOT
-    with Following() as progress:
+    with ProgressDisplay() as progress:
         try:
             download(name, known.origin, folder, progress)
         except KeyboardInterrupt:
@@ -82,7 +82,7 @@ def prepare(
     known = data_set(name)
     data = _settings(name, root, image_encoder, text_encoder, cache, None)
     began = time.monotonic()
-    with Following() as progress:
+    with ProgressDisplay() as progress:
         try:
             folder = known.prepare(replace(build.source(data), fetch_weights=fetch_weights, progress=progress))
         except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from rich.table import Table
 from fedapm.core.extras import require
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.settings import Tables, merged, parse_assignment, read_toml
-from fedapm.loggers.following import Following
+from fedapm.loggers.console import ProgressDisplay, RoundProgress
 
 if TYPE_CHECKING:
     from fedapm.flower.local.flower_cli import FlowerCli
@@ -37,7 +37,7 @@ def up(
     _need()
     from fedapm.flower.local import federation as local
 
-    with Following() as tell:
+    with ProgressDisplay() as tell:
         try:
             made = local.up(folder, nodes, tell)
         except KeyboardInterrupt:
@@ -74,15 +74,15 @@ def run(
     if not finished(target, rounds):
         flower, place = _flower(plan, folder, superlink, target)
         id = submit(flower, write_app(place, tables, target), target)
-        show = _display(plan)
+        progress = _progress(plan)
         try:
-            follow(flower, id, target, rounds, show.show)
+            follow(flower, id, target, rounds, progress.show)
         except KeyboardInterrupt:
             with suppress(FedapmError):
                 flower.stop(id)
             raise Interrupted("interrupted. The same command goes on from there.") from None
         finally:
-            show.close()
+            progress.close()
     if not finished(target, rounds):
         _say(f"The run is complete; its folder {target} is on the server.")
         return
@@ -139,37 +139,10 @@ def readmit(
     _say(request(out, client))
 
 
-class _Display:
-    """The run as a bar or as lines."""
-
-    def __init__(self, label: str, rounds: int) -> None:
-        from fedapm.simulation.callbacks import ProgressDisplay
-
-        self._display = ProgressDisplay(label, rounds)
-
-    def show(self, record: dict[str, Any]) -> None:
-        """A round is there."""
-        self._display.on_round_end(_progress(record["round"]), record, 0.0)
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        self._display.on_run_end(_progress(0), "")
-
-
-def _progress(round: int) -> Any:
-    from fedapm.core.algorithm import State
-    from fedapm.core.vec import Vec
-    from fedapm.simulation.loop import Progress
-    from fedapm.simulation.stores.base import ClientState, MemoryStore
-
-    return Progress(round, State(), MemoryStore(lambda _: ClientState(State(), Vec())))
-
-
-def _display(plan: Deployment) -> _Display:
+def _progress(plan: Deployment) -> RoundProgress:
     engine = plan.experiment.engine
-    return _Display(
-        f"{plan.experiment.algorithm.label} on {len(plan.clients)} nodes, seed {engine.seed}", engine.rounds
-    )
+    label = f"{plan.experiment.algorithm.label} on {len(plan.clients)} nodes, seed {engine.seed}"
+    return RoundProgress(label, engine.rounds)
 
 
 def _flower(plan: Deployment, folder: Path, superlink: str | None, out: Path) -> tuple[FlowerCli, Path]:

@@ -20,13 +20,12 @@ from fedapm.cli.options import (
     console,
     layers,
     names,
-    note,
     numbers,
     say,
-    warn,
 )  # fmt: skip
 from fedapm.errors import Interrupted
 from fedapm.experiments.settings import DataSettings
+from fedapm.loggers.console import configure
 from fedapm.runs.layout import PAPER_COMPARE
 
 
@@ -63,7 +62,8 @@ def paper(
         trials,
     )
     given = layers(None, assign, common(data, data_root, image_encoder, text_encoder, None, None, workers, device))
-    made = Paper(out, chosen, given, workers, command_line(sys.argv[1:]), warn, note)
+    configure(run_details=False)
+    made = Paper(out, chosen, given, workers, command_line(sys.argv[1:]))
     try:
         report = made.run({"data": data, "settings": assign or []})
     except Interrupted as stop:

@@ -6,6 +6,7 @@ found, then ρ and the share of selected clients are varied. Whatever is there a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +16,6 @@ from fedapm import tuning
 from fedapm.algorithms import METHODS, FedAPM
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import compare, sweep
-from fedapm.experiments.run import Warn
 from fedapm.experiments.vary import Axis
 from fedapm.report import write_report
 from fedapm.report.card import write_card
@@ -24,6 +24,8 @@ from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.layout import PAPER_COMPARE, PAPER_FRACTION, PAPER_INFO, PAPER_RHO, PAPER_TUNE
 from fedapm.runs.sessions import session
+
+logger = logging.getLogger(__name__)
 
 SIX = ("fedapm", "fedalt", "fedsim", "fedavg", "fedprox", "local")
 
@@ -102,8 +104,6 @@ class Paper:
     layers: Sequence[Mapping[str, Any]]
     workers: int | None
     command: str | None
-    warn: Warn
-    tell: Warn
 
     def run(self, about: Mapping[str, Any]) -> Path:
         """Do what is not done yet and write the report."""
@@ -112,7 +112,7 @@ class Paper:
             steps = [self._tune, self._compare, self._sweep_rho, self._sweep_fraction]
             for number, (step, (name, runs)) in enumerate(zip(steps, self.scale.runs().items(), strict=True), start=1):
                 if runs:
-                    self.tell(f"Step {number} of {len(steps)}: {name}, {runs} runs")
+                    logger.info("Step %d of %d: %s, %d runs", number, len(steps), name, runs)
                     step()
         write_card(self.out, self.command)
         return write_paper_report(self.out)
@@ -140,7 +140,7 @@ class Paper:
             *self.layers,
             options=options,
             workers=self.workers,
-            warn=self.warn,
+            warn=logger.warning,
         )
 
     def _tuned(self, methods: Sequence[str]) -> tuple[list[str], Mapping[str, Any], Mapping[str, Any] | None]:
@@ -158,7 +158,7 @@ class Paper:
         layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.rounds}}]
         runs = compare.plans(methods, self.scale.seeds, *layers)
         about = compare.About(methods, self.scale.seeds, tuned=noted)
-        compare.run_all(runs, out, show=True, warn=self.warn, about=about)
+        compare.run_all(runs, out, about=about)
         write_report(out)
         write_card(out)
 
@@ -174,7 +174,7 @@ class Paper:
         out = self.out / name
         layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.sweep_rounds, "save_models": False}}]
         runs = sweep.members([axis], known, self.scale.sweep_seeds, *layers)
-        sweep.run_all([axis], runs, out, show=True, warn=self.warn, tell=self.tell)
+        sweep.run_all([axis], runs, out)
         write_sweep_report(out)
         write_card(out)
 

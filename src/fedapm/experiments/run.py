@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,19 +13,19 @@ import tomli_w
 from fedapm.errors import FedapmError
 from fedapm.experiments.result import Result, write_models
 from fedapm.experiments.settings import differences
+from fedapm.loggers.console import RoundProgress
 from fedapm.runs.files import remove_leftovers, write_atomic, write_json
 from fedapm.runs.folder import MAY_CHANGE_ON_RESUME, refuse_to_overwrite
 from fedapm.runs.layout import CHECKPOINTS, CONFIG, ENGINE, ROUNDS, TIMINGS
 from fedapm.runs.records import JsonLines, is_run, load_run
 from fedapm.simulation import checkpoint
-from fedapm.simulation.callbacks import Memory, ProgressDisplay, RecordWriter, Remarks
+from fedapm.simulation.callbacks import Memory, RecordWriter, Remarks
 from fedapm.simulation.engines import auto
 from fedapm.simulation.loop import Callback, Loop, Progress
 from fedapm.simulation.spec import CallbackFactory, RunSpec
 from fedapm.simulation.stores import disk
 
 logger = logging.getLogger(__name__)
-Warn = Callable[[str], None]
 
 
 def execute(
@@ -33,21 +33,26 @@ def execute(
     out: Path | None = None,
     *,
     resume: bool = False,
-    show: bool = True,
-    warn: Warn | None = None,
-    tell: Warn | None = None,
+    progress: bool = True,
     callbacks: Sequence[CallbackFactory] = (),
 ) -> Result:
-    """Run a plan to its end. With a folder everything is written there as it happens.
+    """Run to the last round. With a folder everything is written there as it happens.
 
-    ``warn`` hears of what went wrong and was mended, ``tell`` of how the run is computed. ``observers`` make whatever
-    else is to follow the run.
+    Args:
+        plan: The run.
+        out: Its folder; None keeps everything in memory.
+        resume: Whether to go on with a run that the folder holds.
+        progress: Whether to show on the terminal how far it is.
+        callbacks: What makes further callbacks of the run.
+
+    Returns:
+        The history and every client's model.
     """
     if out is not None and not (resume and is_run(out)):
         refuse_to_overwrite(out)
     chosen = plan.choose()
     try:
-        return _execute(plan, chosen, out, resume, show, warn or (lambda _: None), tell or (lambda _: None), callbacks)
+        return _execute(plan, chosen, out, resume, progress, callbacks)
     finally:
         chosen.engine.close()
 
@@ -57,10 +62,8 @@ def _execute(
     chosen: auto.EngineChoice,
     out: Path | None,
     resume: bool,
-    show: bool,
-    warn: Warn,
-    tell: Warn,
-    follow: Sequence[CallbackFactory],
+    show_progress: bool,
+    factories: Sequence[CallbackFactory],
 ) -> Result:
     memory = Memory()
     callbacks: list[Callback] = [memory]
@@ -70,9 +73,9 @@ def _execute(
     rows = out / CHECKPOINTS / disk.ROWS if out is not None else None
     loop = Loop(plan.problem, plan.algorithm, plan.schedule, callbacks, engine, plan.make_store(engine, rows))
     if out is not None and resume and is_run(out):
-        progress = _resume(out, plan, loop, memory, warn)
+        progress = _resume(out, plan, loop, memory)
     # before the first file of a new run, so that a log that cannot be opened leaves no folder behind
-    extra = [make(plan, out, progress.round if progress is not None else -1) for make in follow]
+    extra = [make(plan, out, progress.round if progress is not None else -1) for make in factories]
     if out is not None:
         if progress is None:
             write_atomic(out / CONFIG, tomli_w.dumps(plan.settings))
@@ -83,11 +86,11 @@ def _execute(
     callbacks.extend(extra)
     if out is not None:
         callbacks.append(checkpoint.Checkpointer(out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
-    if show:
+    if show_progress:
         label = f"{plan.algorithm.label}, seed {plan.problem.seed}"
-        callbacks.append(ProgressDisplay(label, plan.schedule.rounds))
-    tell(f"engine: {engine.name} ({chosen.why})")
-    callbacks.append(Remarks(engine, tell))
+        callbacks.append(RoundProgress(label, plan.schedule.rounds))
+    logger.info("engine: %s (%s)", engine.name, chosen.why)
+    callbacks.append(Remarks(engine))
     result = Result(plan, loop.run(progress, memory.records), memory.records)
     if folder is not None:
         if plan.save_models:
@@ -96,7 +99,7 @@ def _execute(
     return result
 
 
-def _resume(out: Path, plan: RunSpec, loop: Loop, memory: Memory, warn: Warn) -> Progress | None:
+def _resume(out: Path, plan: RunSpec, loop: Loop, memory: Memory) -> Progress | None:
     config = out / CONFIG
     if not config.is_file():
         raise FedapmError(f"{out} has no {CONFIG}, so there is no knowing what to resume; use another folder.")
@@ -113,7 +116,7 @@ def _resume(out: Path, plan: RunSpec, loop: Loop, memory: Memory, warn: Warn) ->
             f"{out} was run with other settings ({', '.join(changed)}); resume it with the same ones "
             f"(fedapm run {config} --out {out} --resume) or use another folder."
         )
-    progress = checkpoint.load_latest(out / CHECKPOINTS, loop.progress, plan.problem.device, warn)
+    progress = checkpoint.load_latest(out / CHECKPOINTS, loop.progress, plan.problem.device)
     last = progress.round if progress is not None else -1
     rounds = JsonLines(out / ROUNDS)
     rounds.rewind(last)

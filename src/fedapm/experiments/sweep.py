@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from fedapm.data import Federation
 from fedapm.errors import Diverged, FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.compare import plans, run_folder
-from fedapm.experiments.run import Warn, execute
+from fedapm.experiments.run import execute
 from fedapm.experiments.settings import DataSettings, Experiment, differences
 from fedapm.experiments.vary import Axis, value_text
 from fedapm.runs.files import read_json, write_json
@@ -23,6 +24,7 @@ from fedapm.runs.layout import SWEEP_INFO
 from fedapm.runs.records import is_run, load_run
 from fedapm.simulation.spec import CallbackFactory
 
+logger = logging.getLogger(__name__)
 MANY = 100
 """Runs from which on a sweep is likely to be larger than it was meant to be."""
 
@@ -77,14 +79,12 @@ def run_all(
     runs: Sequence[Member],
     out: Path,
     *,
-    show: bool,
-    warn: Warn,
-    tell: Warn,
+    progress: bool = True,
     callbacks: Sequence[CallbackFactory] = (),
 ) -> list[Path]:
     """Run what is not finished yet; a run that was cut off goes on, one that diverges does not stop the others."""
     if len(runs) > MANY:
-        warn(f"this sweep has {len(runs)} runs; Ctrl-C stops it, and the same command goes on from there.")
+        logger.warning("this sweep has %d runs; Ctrl-C stops it, and the same command goes on from there.", len(runs))
     record = _record(axes, runs, out)
     settled = [_settled(run.place(out), run.settings) for run in runs]
     clients = _last_used(build.federation)
@@ -99,12 +99,12 @@ def run_all(
     for number, (run, done) in enumerate(zip(runs, settled, strict=True), start=1):
         if done:
             continue
-        tell(f"Run {number} of {len(runs)}: {run.title}")
+        logger.info("Run %d of %d: %s", number, len(runs), run.title)
         try:
             plan = build.plan(run.settings, clients(run.settings.data))
-            execute(plan, run.place(out), resume=True, show=show, warn=warn, callbacks=callbacks)
+            execute(plan, run.place(out), resume=True, progress=progress, callbacks=callbacks)
         except Diverged as error:
-            warn(f"{error} The sweep goes on without this run.")
+            logger.warning("%s The sweep goes on without this run.", error)
     return [run.place(out) for run in runs]
 
 

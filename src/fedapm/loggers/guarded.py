@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedapm.simulation.loop import Callback, Progress, Record
 
+logger = logging.getLogger(__name__)
+
 
 class Guarded:
     """Passes everything on to a log until that fails; then says so once and leaves it alone."""
 
-    def __init__(self, log: Callback, name: str, warn: Callable[[str], None]) -> None:
+    def __init__(self, log: Callback, name: str) -> None:
         self._log: Callback | None = log
-        self._name, self._warn = name, warn
+        self._name = name
 
     def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
         """Log a round."""
@@ -34,4 +37,4 @@ class Guarded:
         except Exception as error:  # whatever a server, a disk or a library does, hours of training are worth more
             self._log = None
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            self._warn(f"logging to {self._name} stopped ({said}); the run itself goes on.")
+            logger.warning("logging to %s stopped (%s); the run itself goes on.", self._name, said)

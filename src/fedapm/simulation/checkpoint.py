@@ -5,9 +5,10 @@ Where clients are kept in files, the checkpoint says which of their rows it mean
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fedapm.simulation.loop import Progress, Record
 from fedapm.simulation.stores.base import ClientState, Store, flatten, restore
 from fedapm.simulation.stores.disk import ROWS, DiskStore, Everyone, Index, sync_folder
 
+logger = logging.getLogger(__name__)
 KEPT = 2
 PATTERN = re.compile(r"round-(\d+)\.safetensors")
 
@@ -179,15 +181,13 @@ def _same(one: Path, other: Path) -> bool:
     return one.resolve() == other.resolve()
 
 
-def load_latest(
-    folder: Path, start: Progress, device: torch.device | str, warn: Callable[[str], None]
-) -> Progress | None:
-    """The newest checkpoint that is whole; damaged ones are named and passed over."""
+def load_latest(folder: Path, start: Progress, device: torch.device | str) -> Progress | None:
+    """The newest checkpoint that is whole; damaged ones are named in a warning and passed over."""
     for path in found(folder):
         try:
             return load(path, start, device)
         except FedapmError as error:
-            warn(f"{error} Trying the one before it.")
+            logger.warning("%s Trying the one before it.", error)
     return None
 
 

@@ -31,10 +31,17 @@ def make(
         if folder is None:
             raise FedapmError("say where the run is written: flwr run … -c 'out=\"/some/folder\"'.")
         tables = read_toml(Path(experiment)) if isinstance(experiment, str | Path) else experiment
+        _log_as_flower()
         serve(Transport(grid), deployment(tables), folder, _tell, model, loss)
 
     app.main()(main)
     return app
+
+
+def _log_as_flower() -> None:
+    ours, flowers = getLogger("fedapm"), getLogger("flwr")
+    ours.handlers, ours.propagate = flowers.handlers, False
+    ours.setLevel(INFO)
 
 
 def _tell(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedapm.loggers.console import score_text
 from fedapm.simulation.loop import Progress, Record
 
 
@@ -26,10 +27,6 @@ def summary(record: Record) -> str:
     """A round in a few words: who answered, and how good the models are."""
     asked, dropped = len(record["selected"]), len(record["dropped"])
     parts = [f"{asked - dropped} of {asked} clients"] if asked else ["before training"]
-    evaluations = record["evaluations"]
-    if evaluations:
-        first = next(iter(evaluations.values()))
-        name = "accuracy" if "accuracy" in first else "train_loss"
-        if name in first:
-            parts.append(f"{name.replace('_', ' ')} {first[name]['mean']:.3f}")
+    if score := score_text(record):
+        parts.append(score)
     return ", ".join(parts)

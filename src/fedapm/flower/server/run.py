@@ -141,7 +141,7 @@ class Server:
         write_json(self.out / ENGINE, notes)
         folder = RecordWriter(self.out, self._info(problem, ledger, schedule.rounds))
         log = MessageLog(self.out, self.link.traffic)
-        callbacks: list[Callback] = [folder, log, Remarks(engine, self.tell), RoundLog(schedule.rounds, self.tell)]
+        callbacks: list[Callback] = [folder, log, Remarks(engine), RoundLog(schedule.rounds, self.tell)]
         return Rounds(problem, algorithm, schedule, callbacks, engine, ledger, self.keeper), folder
 
     def _begin(self, loop: Rounds) -> Progress:
