@@ -69,7 +69,6 @@ class RunSpec:
             "views": list(self.algorithm.views),
             "metrics": [metric.describe() for metric in self.problem.metrics],
             "rounds": self.schedule.rounds,
-            "metrics": [metric.describe() for metric in self.problem.metrics],
             "data": self.problem.federation.name,
             "classes": self.problem.federation.classes,
             "input_shapes": [list(shape) for shape in self.problem.federation.shapes],
