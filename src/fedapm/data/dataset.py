@@ -80,11 +80,11 @@ class DataSet(ABC):
     """A data set by name, and the settings that suit it where an experiment is silent."""
 
     name: ClassVar[str]
-    about: ClassVar[str]
+    about: ClassVar[str] = ""
     """One line for a list."""
     origin: ClassVar[Origin | None] = None
     """Where it is published; None where it is bundled."""
-    defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Settings for a data set's experiments, by table."""
     encodes: ClassVar[tuple[str, ...]] = ()
     """The kinds of encoder its features need: image, text, audio. Empty where inputs are used as they are."""

@@ -32,7 +32,7 @@ def resolve(*layers: Mapping[str, Any]) -> Experiment:
     given.pop(NETWORK_TABLE, None)
     table = given.get("data", {})
     name = table.get("name", DataSettings.name) if isinstance(table, Mapping) else DataSettings.name
-    defaults = merged(data_set(str(name)).defaults)
+    defaults = merged({"model": {}}, data_set(str(name)).defaults)
     model = given.get("model", {})
     own = defaults["model"].get("name")
     if isinstance(model, Mapping) and (
