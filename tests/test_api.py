@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import typing
-from dataclasses import fields
+from collections import OrderedDict
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -559,3 +561,112 @@ def test_a_run_interrupted_while_it_evaluates_can_be_resumed(tmp_path: Path, mon
         fedapm.train(federation, two_layers, out=tmp_path / "run", **options)
     rest = fedapm.train(federation, two_layers, out=tmp_path / "run", resume=True, **options)
     pd.testing.assert_frame_equal(whole.history, rest.history, check_exact=True)
+
+
+def same_state(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_outputs_for_new_samples(result: Result) -> None:
+    x, _ = blobs(7, seed=5)
+    outputs = result.predict("south", x.astype(np.float64))
+    assert torch.equal(outputs, result.model("south")(torch.from_numpy(x)).detach())
+    with refused("south", "(7, 3)"):
+        result.predict("south", x[:, :3])
+    with refused("no samples"):
+        result.predict("south", x[:0])
+
+
+def test_a_result_fits_on_a_screen(result: Result) -> None:
+    assert re.fullmatch(r"Result\(FedAPM on own data, 3 clients, 3 rounds, accuracy [\d.]+\)", repr(result))
+
+
+@pytest.mark.parametrize("algorithm", ["fedapm", "ditto", "fedrod", "fedcp"])
+def test_a_run_of_a_named_data_set_comes_back_from_its_folder(algorithm: str, tmp_path: Path) -> None:
+    made = fedapm.train("digits", algorithm=algorithm, rounds=1, fraction=0.1, out=tmp_path / "run")
+    loaded = fedapm.load(tmp_path / "run")
+    pd.testing.assert_frame_equal(loaded.history, made.history, check_exact=True)
+    pd.testing.assert_frame_equal(loaded.per_client, made.per_client, check_exact=True)
+    assert loaded.records == made.records
+    assert loaded.settings == made.settings
+    assert loaded.clients == made.clients
+    assert repr(loaded) == repr(made).replace("Result(", "LoadedResult(", 1)
+    x = made.federation[3].test.inputs[0]
+    for view in made.views:
+        assert same_state(loaded.state_dict("3", view), made.state_dict("3", view))
+        assert type(loaded.model(3, view)) is type(made.model(3, view))
+        assert torch.equal(loaded.predict("3", x, view), made.predict("3", x, view))
+    with refused("'Q'"):
+        loaded.model("3", "Q")
+    loaded.report(tmp_path / "report.html")
+
+
+def test_a_run_comes_back_in_a_fresh_process(tmp_path: Path) -> None:
+    made = fedapm.train("digits", rounds=1, fraction=0.1, out=tmp_path / "run")
+    x = made.federation[0].test.inputs[0][:2]
+    code = (
+        f"import fedapm, torch; loaded = fedapm.load({str(tmp_path / 'run')!r}); x = torch.tensor({x.tolist()}); "
+        "print(loaded.predict('0', x).tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert np.allclose(json.loads(done.stdout), made.predict("0", x), atol=1e-6)
+
+
+def test_a_folder_of_an_earlier_version_comes_back_too(tmp_path: Path) -> None:
+    made = fedapm.train("digits", rounds=1, fraction=0.1, out=tmp_path / "run")
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    for key in ("classes", "input_shapes", "metrics"):
+        del info[key]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(info))
+    loaded = fedapm.load(tmp_path / "run")
+    assert same_state(loaded.model("3").state_dict(), made.state_dict("3"))
+
+
+def test_a_network_of_ones_own_comes_back_if_it_is_given(result: Result, tmp_path: Path) -> None:
+    folder = result.save(tmp_path / "run")
+    alone = fedapm.load(folder)
+    assert alone.history["accuracy"].tolist() == result.history["accuracy"].tolist()
+    assert same_state(alone.state_dict("west"), result.state_dict("west"))
+    with refused("your own (Sequential)", "model=..."):
+        alone.model("west")
+    x, _ = blobs(5)
+    for given in (two_layers, two_layers()):
+        assert torch.equal(fedapm.load(folder, given).predict("west", x), result.predict("west", x))
+    with refused("'head.weight'", "(4, 6)", "(3, 6)", "west"):
+        fedapm.load(folder, lambda: two_layers(classes=4)).model("west")
+    with refused("'extra.weight'", "lacks", "west"):
+        fedapm.load(folder, lambda: nn.Sequential(OrderedDict(head=nn.Linear(6, 3), extra=nn.Linear(3, 3)))).model(2)
+    with refused("'east'"):
+        alone.state_dict("east")
+
+
+@dataclass(frozen=True)
+class Unregistered(FedAPM):
+    """A method that only this file knows."""
+
+    name = "unregistered"
+
+
+def test_a_run_of_a_method_of_ones_own_comes_back(tmp_path: Path) -> None:
+    made = fedapm.train(blob_clients(), two_layers, algorithm=Unregistered(), out=tmp_path / "run", **QUICK)
+    assert same_state(fedapm.load(tmp_path / "run", two_layers).model("b").state_dict(), made.state_dict("b"))
+
+
+def test_networks_that_differ_from_client_to_client_come_back(tmp_path: Path) -> None:
+    def network(client: fedapm.ClientData) -> nn.Module:
+        return two_layers(classes=client.classes)
+
+    federation = Federation.from_clients({k: blobs(30, classes=k, seed=k) for k in (2, 4)})
+    made = fedapm.train(federation, network, out=tmp_path / "run", **QUICK)
+    loaded = fedapm.load(tmp_path / "run", network)
+    x, _ = blobs(5)
+    for client in ("2", "4"):
+        assert torch.equal(loaded.predict(client, x), made.predict(client, x))
+
+
+def test_what_cannot_be_loaded_is_refused_in_one_line(tmp_path: Path) -> None:
+    with refused("not a run folder"):
+        fedapm.load(tmp_path)
+    fedapm.train(blob_clients(), two_layers, out=tmp_path / "run", save_models=False, **QUICK)
+    with refused("client a", "not saved"):
+        fedapm.load(tmp_path / "run", two_layers).model("a")

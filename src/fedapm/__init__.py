@@ -43,6 +43,7 @@ from fedapm.data import (
     Shards,
 )
 from fedapm.errors import Diverged, FedapmError, Interrupted, StopRun
+from fedapm.experiments.load import LoadedResult, load
 from fedapm.experiments.result import Result
 from fedapm.models import MODELS
 from fedapm.simulation.early_stopping import EarlyStopping
@@ -80,6 +81,7 @@ __all__ = [
     "Federation",
     "Interrupted",
     "LGFedAvg",
+    "LoadedResult",
     "Local",
     "LpProj",
     "Metric",
@@ -105,5 +107,6 @@ __all__ = [
     "Upload",
     "Vec",
     "__version__",
+    "load",
     "train",
 ]

@@ -169,12 +169,7 @@ class Federation:
 
     def position(self, client: int | str) -> int:
         """Where a client stands, given its id (or its position as a number)."""
-        ids = [c.id for c in self.clients]
-        if str(client) in ids:
-            return ids.index(str(client))
-        if isinstance(client, int) and 0 <= client < len(ids):
-            return client
-        raise FedapmError(f"there is no client {client!r}; the ids are {', '.join(ids[:8])}{', …' * (len(ids) > 8)}.")
+        return client_position([c.id for c in self.clients], client)
 
     @classmethod
     def from_arrays(
@@ -266,6 +261,15 @@ class Federation:
         return cls.from_clients(read, test_fraction=test_fraction, seed=seed, name=name)
 
 
+def client_position(ids: Sequence[str], client: int | str) -> int:
+    """Where a client stands among these, given its id (or its position as a number)."""
+    if str(client) in ids:
+        return ids.index(str(client))
+    if isinstance(client, int) and 0 <= client < len(ids):
+        return client
+    raise FedapmError(f"there is no client {client!r}; the ids are {', '.join(ids[:8])}{', …' * (len(ids) > 8)}.")
+
+
 def split_test(
     index: np.ndarray[Any, Any],
     labels: np.ndarray[Any, Any],
@@ -336,6 +340,11 @@ def _same_kind(test: Samples, train: Samples, client: str) -> Samples:
     raise FedapmError(f"client {client}: of training and test targets one is classes and the other quantities.")
 
 
+def as_inputs(x: Arrays) -> tuple[Tensor, ...]:
+    """Arrays as a network is called with them; arrays of float64 become single precision."""
+    return tuple(_tensor(part) for part in (x if isinstance(x, tuple) else (x,)))
+
+
 def _tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
@@ -350,9 +359,8 @@ def _tensor(values: Any) -> Tensor:
 
 
 def _samples(x: Arrays, y: Any) -> Samples:
-    inputs = tuple(_tensor(part) for part in (x if isinstance(x, tuple) else (x,)))
     targets = _tensor(y)
-    return Samples(inputs, targets if targets.is_floating_point() else targets.long())
+    return Samples(as_inputs(x), targets if targets.is_floating_point() else targets.long())
 
 
 def _read(dataset: Dataset[Any], client: str) -> tuple[tuple[Tensor, ...], Tensor]:

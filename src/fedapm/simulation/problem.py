@@ -91,7 +91,7 @@ class Problem:
         weighting = weighting or Weighting()
         self.alphas = weighting.alphas([len(c.train) for c in federation.clients])
         self.unit = weighting.unit(len(federation))
-        self._make, self.per_client = _factory(model)
+        self._make, self.per_client = model_factory(model)
         self._networks: dict[str, Network] = {}
         self._starts: dict[int, Start] = {}
         first = self._start(0)
@@ -190,7 +190,8 @@ def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return nn.functional.mse_loss(outputs, targets.reshape(outputs.shape))
 
 
-def _factory(model: Model) -> tuple[Callable[[ClientData], nn.Module], bool]:
+def model_factory(model: Model) -> tuple[Callable[[ClientData], nn.Module], bool]:
+    """A function that makes a client's network, and whether networks differ from client to client."""
     if isinstance(model, nn.Module):
         template = model
         return (lambda _: deepcopy(template)), False
