@@ -104,7 +104,7 @@ def main() -> None:
     torch.set_num_threads(1)  # as the nodes and the command line do
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        execute(build.plan(build.resolve(tables)), folder / "alone", show=False)
+        execute(build.plan(build.resolve(tables)), folder / "alone", progress=False)
         alone = [row["seconds"] for row in JsonLines(folder / "alone" / "timings.jsonl")][1:]
         found = deployed(tables, folder, nodes)
         here, there = (list(JsonLines(folder / name / "rounds.jsonl")) for name in ("alone", "run"))

@@ -19,20 +19,20 @@ from workloads import Workload, samples, tiny
 from fedapm import FedAPM, FedAvg
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.metrics import summarize
+from fedapm.core.record import RoundRecord
 from fedapm.core.samples import Samples
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.data import ClientData, Federation
 from fedapm.models import CNN
-from fedapm.simulation.engines.base import Engine
+from fedapm.simulation.engines.base import LocalEngine, Resumed
 from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
-from fedapm.simulation.loop import Loop, Progress, Record, Schedule
+from fedapm.simulation.loop import Callback, Loop, Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
-from fedapm.simulation.stores.base import InitClient, MemoryStore, Store
-from fedapm.simulation.stores.table import TableStore
+from fedapm.simulation.state import RunState
 
 METHODS: dict[str, Callable[[], Algorithm]] = {"fedavg": FedAvg, "fedapm": FedAPM}
 NEVER = 10**9
@@ -56,70 +56,64 @@ def problem(work: Workload, method: Algorithm, data: Federation) -> Problem:
     return Problem(data, module, SplitRule(personal=work.personal), adapt=method.adapt, solver=solver)
 
 
-def engine(name: str, workers: int, problem: Problem, method: Algorithm) -> Engine:
+def engine(name: str, workers: int, problem: Problem, method: Algorithm) -> LocalEngine:
     """The engine of that name."""
     if name == "processes":
         return ProcessEngine(problem, method, workers)
-    return VectorizedEngine(problem, method) if name == "vectorised" else SequentialEngine(problem, method)
+    return VectorizedEngine(problem, method) if name == "vectorized" else SequentialEngine(problem, method)
 
 
 def loop(work: Workload, method: Algorithm, name: str, workers: int = 1) -> Loop:
     """Rounds without end that evaluate nothing by themselves."""
-    made = problem(work, method, federation(work))
-    runs = engine(name, workers, made, method)
-
-    def store(begin: InitClient) -> Store:
-        return TableStore(begin, work.clients) if name == "vectorised" else MemoryStore(begin)
-
-    return Loop(made, method, Schedule(NEVER, Sampling(count=work.selected), NEVER), engine=runs, make_store=store)
+    learnt = problem(work, method, federation(work))
+    schedule = Schedule(NEVER, Sampling(count=work.selected), NEVER)
+    return Loop(learnt, method, schedule, engine(name, workers, learnt, method))
 
 
-def one_round(runs: Loop, start: Progress) -> Progress:
+def one_round(runs: Loop, start: RunState) -> RunState:
     """A single round, without the evaluation that a run ends with."""
-    runs.progress = start
+    runs.state = start
     runs._round(start)
-    return runs.progress
+    return runs.state
 
 
-class Contender:
-    """Observer of the loop: a round ends when it hears of it, and the next one begins when it returns."""
+class Contender(Callback):
+    """Follows the loop: a round ends when it hears of it, and the next one begins when it returns."""
 
     def __init__(self, turns: Turns, work: Workload, loop: Loop) -> None:
         self.turns, self.work, self.loop = turns, work, loop
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Say what the round took and wait for the next."""
         del seconds
-        self.turns.done(lambda: {"steps": self._steps(record), "loss": self.loss(progress, record["selected"][-1])})
-        self.wait(progress)
+        self.turns.done(lambda: {"steps": self._steps(record), "loss": self.loss(state, record["selected"][-1])})
+        self.wait(state)
 
-    def on_run_end(self, progress: Progress, status: str) -> None:
+    def on_run_end(self, state: RunState, status: str) -> None:
         """Let the engine go."""
-        del progress, status
+        del state, status
         self.loop.engine.close()
 
-    def wait(self, progress: Progress) -> None:
+    def wait(self, state: RunState) -> None:
         """Until the next round is to begin."""
 
         def evaluate() -> dict[str, Any]:
-            down = self.loop.algorithm.broadcast(progress.server)
-            view = self.loop.algorithm.views[0]
-            everyone = range(len(self.loop.problem))
-            found = summarize(list(self.loop.engine.evaluate(everyone, down, progress.store, view)))
-            return {"accuracy": found["accuracy"]["mean"]}
+            broadcast = self.loop.algorithm.broadcast(state.server)
+            scores = summarize(self.loop.engine.evaluate(broadcast, self.loop.algorithm.views[0]))
+            return {"accuracy": scores["accuracy"]["mean"]}
 
         self.turns.wait(evaluate=evaluate)
 
-    def loss(self, progress: Progress, client: int) -> float:
+    def loss(self, state: RunState, client: int) -> float:
         """Of a client's model, on its own data."""
         problem, method = self.loop.problem, self.loop.algorithm
-        u, v = method.client_model(method.broadcast(progress.server), progress.store.get(client).state)
+        u, v = method.client_model(method.broadcast(state.server), self.loop.engine.client_state(client).state)
         network = problem.network(client)
         network.load(u, v)
         data = problem.samples(client, "train")[:600]
         return network.loss(network.predict(data), data.targets).item()
 
-    def _steps(self, record: Record) -> int:
+    def _steps(self, record: RoundRecord) -> int:
         epochs = record["local"]["epochs"]
         return round(epochs * len(record["selected"]) * -(-self.work.samples // self.work.batch))
 
@@ -132,10 +126,10 @@ def main() -> None:
     runs = loop(work, method, asked["engine"], asked.get("workers", 1))
     contender = Contender(turns, work, runs)
     runs.callbacks = [contender]
-    start = runs.progress
+    start = runs.state
     turns.ready(loss=contender.loss(start, 0))
     contender.wait(start)
-    runs.run(start)
+    runs.run(Resumed(start))
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ def populations(cases: list[Results]) -> str:
     rows = [
         [
             f"{case['population']:,}",
-            {"table": "memory", "mapped": "files"}[case["store"]],
+            {"table": "memory", "disk": "files"}[case["store"]],
             short(1e3 * case["rounds"][0]["wall"]["best"]),
             short(1e3 * case["rounds"][0]["wall"]["median"]),
             short(case["prepared_mib"]),
@@ -195,7 +195,7 @@ def large(cases: list[Results]) -> str:
     """Clients with a state of a megabyte."""
     rows = [
         [
-            {"memory": "memory", "mapped": "files"}[case["store"]],
+            {"memory": "memory", "disk": "files"}[case["store"]],
             f"{case['population']:,}",
             short(case["state_bytes"] / 2**20),
             short(1e3 * case["rounds"][0]["wall"]["median"]),

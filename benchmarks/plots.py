@@ -81,7 +81,7 @@ def population(cases: list[Results], cohort: int, path: Path) -> None:
     """The time of a round and the peak of memory against the number of clients."""
     with plt.rc_context(LOOK):
         figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
-        for store, label, ink, mark in (("table", "in memory", MEMORY, "o"), ("mapped", "in files", FILES, "s")):
+        for store, label, ink, mark in (("table", "in memory", MEMORY, "o"), ("disk", "in files", FILES, "s")):
             some = [case for case in cases if case["store"] == store]
             x = [case["population"] for case in some]
             times = [1e3 * case["rounds"][0]["wall"]["median"] for case in some]

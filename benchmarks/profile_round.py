@@ -64,14 +64,14 @@ def operations(work: Workload) -> float:
     """Multiplications and additions in a round, counted on one client: all have equally many samples."""
     runs = loop(replace(work, clients=2, selected=1), FedAPM(), "sequential")
     with FlopCounterMode(display=False) as counter:
-        one_round(runs, runs.progress)
+        one_round(runs, runs.state)
     return float(counter.get_total_flops()) * work.selected
 
 
 def profiled(work: Workload) -> dict[str, Any]:
     """A round without the profiler and one with it."""
     runs = loop(work, FedAPM(), "sequential")
-    progress = one_round(runs, runs.progress)
+    progress = one_round(runs, runs.state)
     plain = seconds(lambda: one_round(runs, progress))
     with profile(activities=[ProfilerActivity.CPU]) as found:
         # the profiler reads the wall clock, so shares are of wall time too

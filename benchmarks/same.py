@@ -38,7 +38,7 @@ def gaps() -> list[dict[str, Any]]:
                     bare.round(number)
                 for engine in engines:
                     runs = loop(work, OURS[method](), engine)
-                    progress = runs.progress
+                    progress = runs.state
                     for _ in range(ROUNDS):
                         progress = one_round(runs, progress)
                     gap = distance(progress.server.u, bare.shared) / distance(bare.shared, start)

@@ -39,11 +39,11 @@ def cases(quick: bool) -> list[Case]:
     found = [
         tiny | {"population": population, "cohorts": [COHORT], "store": store}
         for population in populations
-        for store in ("table", "mapped")
+        for store in ("table", "disk")
     ]
     found.append(tiny | {"population": 1_000, "cohorts": cohorts, "store": "table"})
     cnn = {"kind": "cnn", "population": many, "cohorts": [2], "rounds": count, "change": FEW}
-    return found + [cnn | {"store": store} for store in ("memory", "mapped")]
+    return found + [cnn | {"store": store} for store in ("memory", "disk")]
 
 
 def run(case: Case) -> dict[str, Any]:

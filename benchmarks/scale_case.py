@@ -22,14 +22,18 @@ from workloads import CLASSES, WORKLOADS, Workload
 
 from fedapm import FedAPM
 from fedapm.core.algorithm import Algorithm, State
+from fedapm.core.record import RoundRecord
 from fedapm.core.samples import Samples
 from fedapm.core.vec import Vec
 from fedapm.data import ClientData, Federation
-from fedapm.simulation.loop import Loop, Progress, Record, Schedule
+from fedapm.simulation.engines.base import Resumed, client_init
+from fedapm.simulation.loop import Callback, Loop, Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
-from fedapm.simulation.stores.base import ClientState, InitClient, MemoryStore, Store
+from fedapm.simulation.state import RunState
+from fedapm.simulation.stores.base import ClientState, InitClient, Store
 from fedapm.simulation.stores.disk import DiskStore
+from fedapm.simulation.stores.memory import MemoryStore
 from fedapm.simulation.stores.table import TableStore
 
 WARM = 2
@@ -41,8 +45,8 @@ class Enough(Exception):
     """So many rounds are enough."""
 
 
-class PruningCallback:
-    """Observer that notes what every round took."""
+class Watch(Callback):
+    """Notes what every round took."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
@@ -50,17 +54,14 @@ class PruningCallback:
         self.cpu: list[float] = []
         self._began = time.process_time()
 
-    def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Note it, and stop when there are enough."""
         del record
         self.wall.append(seconds)
         self.cpu.append(time.process_time() - self._began)
-        if progress.round == self.rounds + WARM:
+        if state.round == self.rounds + WARM:
             raise Enough
         self._began = time.process_time()
-
-    def on_run_end(self, progress: Progress, status: str) -> None:
-        """Nothing is held."""
 
 
 class Stages:
@@ -87,11 +88,11 @@ def clients(work: Workload) -> list[ClientData]:
     ]
 
 
-def make_store(kind: str, population: int, begin: InitClient) -> Store:
+def make_store(kind: str, population: int, init: InitClient) -> Store:
     """The store of that name."""
-    if kind == "mapped":
-        return DiskStore.temporary(begin, population)
-    return TableStore(begin, population) if kind == "table" else MemoryStore(begin)
+    if kind == "disk":
+        return DiskStore.temporary(init, population)
+    return TableStore(init, population) if kind == "table" else MemoryStore(init)
 
 
 def touch_all(store: Store, population: int) -> int:
@@ -114,11 +115,13 @@ def _own(kept: ClientState) -> ClientState:
 
 def rounds(made: Problem, method: Algorithm, runs: str, store: Store, cohort: int, count: int) -> dict[str, Any]:
     """What a round takes, from a store that is there already."""
-    watch = PruningCallback(count)
+    watch = Watch(count)
     schedule = Schedule(NEVER, Sampling(count=cohort), NEVER)
-    loop = Loop(made, method, schedule, [watch], engine(runs, 1, made, method), lambda _: store)
+    running = engine(runs, 1, made, method)
+    running.store = store
+    loop = Loop(made, method, schedule, running, [watch])
     with suppress(Enough):
-        loop.run(loop.progress)
+        loop.run(Resumed(loop.state))
     wall, cpu = watch.wall[WARM:], watch.cpu[WARM:]
     return {
         "cohort": cohort,
@@ -133,7 +136,7 @@ def main() -> None:
     population = asked["population"]
     work = replace(WORKLOADS[asked["kind"]], clients=population, **asked.get("change", {}))
     method = FedAPM()
-    runs = "vectorised" if asked["kind"] == "tiny" else "sequential"
+    runs = "vectorized" if asked["kind"] == "tiny" else "sequential"
     stages = Stages()
     data = clients(work)
     stages.done("samples")
@@ -144,13 +147,7 @@ def main() -> None:
     stages.done("problem")
     before = usage.peak_mib()
 
-    loop = Loop(
-        made,
-        method,
-        Schedule(NEVER, Sampling(count=1), NEVER),
-        make_store=lambda begin: make_store(asked["store"], population, begin),
-    )
-    store = loop.progress.store
+    store = make_store(asked["store"], population, client_init(made, method))
     state = touch_all(store, population)
     stages.done("memories")
     found = [rounds(made, method, runs, store, cohort, asked["rounds"]) for cohort in asked["cohorts"]]

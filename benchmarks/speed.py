@@ -37,7 +37,7 @@ def entries(work: Workload, method: str, others: list[Entry], cores: int, quick:
     bare = Entry(BARE, "bare.py", asked)
     one = Entry(OURS, "ours.py", asked | {"engine": "sequential"})
     many = Entry(MANY.format(cores), "ours.py", asked | {"engine": "processes", "workers": cores})
-    together = Entry(TOGETHER, "ours.py", asked | {"engine": "vectorised"})
+    together = Entry(TOGETHER, "ours.py", asked | {"engine": "vectorized"})
     if work.name == "tiny":
         found = [bare, together] if quick else [bare, one, many, together]
     else:

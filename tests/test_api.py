@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
+import subprocess
+import sys
 import tempfile
+import typing
+from collections import OrderedDict
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +20,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torchmetrics.classification import MulticlassAccuracy
 
 import fedapm
-from fedapm import FedAlt, Federation, Interrupted, Result
+from fedapm import METHODS, EarlyStopping, FedAlt, FedAPM, Federation, FedProx, Interrupted, Metric, Result
+from fedapm.algorithms import PRESETS
+from fedapm.core.solver import SGDConfig
+from fedapm.experiments.settings import EngineSettings
 from fedapm.report import write_report
 from fedapm.runs.export import export_model
 from fedapm.runs.files import read_tensors
@@ -42,6 +53,35 @@ def fedalt() -> Result:
 def accuracy(model: nn.Module, client: fedapm.ClientData) -> float:
     with torch.no_grad():
         return (model(*client.test.inputs).argmax(1) == client.test.targets).double().mean().item()
+
+
+HEAVY = ("matplotlib", "pandas", "sklearn", "scipy", "optuna", "flwr", "torchmetrics", "typer", "jinja2")
+
+
+def test_every_method_can_be_imported_from_the_package() -> None:
+    for kind in (METHODS | PRESETS).values():
+        assert getattr(fedapm, kind.__name__) is kind
+    assert {*dir(fedapm)} >= {*fedapm.__all__}
+    assert {kind.__name__ for kind in (METHODS | PRESETS).values()} <= {*fedapm.__all__}
+
+
+def test_importing_the_package_is_light() -> None:
+    code = f"import sys, fedapm; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_train_names_every_setting_of_solver_and_engine_with_its_type() -> None:
+    hints = typing.get_type_hints(fedapm.train)
+    parameters = inspect.signature(fedapm.train).parameters
+    for kind in (SGDConfig, EngineSettings):
+        types = typing.get_type_hints(kind)
+        for name in (field.name for field in fields(kind)):
+            assert parameters[name].default is None, name
+            assert hints[name] == types[name] | None, name
+    own = ["data", "model", "algorithm", "personal", "shared", "frozen", "preset", "loss", "metrics", "callbacks"]
+    others = {*own, "validation", "out", "resume", "progress", "hyperparameters"}
+    assert {*parameters} - others == {f.name for kind in (SGDConfig, EngineSettings) for f in fields(kind)}
 
 
 def test_the_history_has_a_row_a_round(result: Result) -> None:
@@ -251,6 +291,118 @@ def test_an_algorithm_may_be_given_as_an_object() -> None:
     assert torch.equal(other.model("a").head.weight, other.model("b").head.weight), "without epochs v_i stays v_0"
 
 
+def test_hyperparameters_may_be_given_as_keywords() -> None:
+    named = fedapm.train(blob_clients(), two_layers, rho=0.5, sigma=0.2, **QUICK)
+    same = fedapm.train(blob_clients(), two_layers, algorithm=FedAPM(rho=0.5, sigma=0.2), **QUICK)
+    pd.testing.assert_frame_equal(named.history, same.history, check_exact=True)
+    assert named.plan.settings["algorithm"]["rho"] == 0.5
+
+
+def error_rate(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(1) != targets).double().mean()
+
+
+def test_metrics_of_ones_own_stand_beside_the_others(tmp_path: Path) -> None:
+    confident = Metric(
+        "confident", "Confident", lambda predictions: float(predictions.outputs.abs().max()), data="train"
+    )
+    own = [error_rate, MulticlassAccuracy(3, average="micro"), confident]
+    made = fedapm.train(blob_clients(), two_layers, metrics=own, out=tmp_path / "run", **QUICK)
+    assert np.allclose(made.history["error_rate"], 1 - made.history["accuracy"])
+    assert np.allclose(made.history["MulticlassAccuracy"], made.history["accuracy"])
+    assert np.allclose(made.per_client["error_rate"], 1 - made.per_client["accuracy"])
+    assert made.per_client["confident"].notna().all()
+    run = load_run(tmp_path / "run")
+    assert [metric["name"] for metric in run.info["metrics"]][-3:] == ["error_rate", "MulticlassAccuracy", "confident"]
+    assert "error_rate" in run.rounds[-1]["evaluations"]["model"]
+    write_report(tmp_path / "run")
+    plain = fedapm.train(blob_clients(), two_layers, **QUICK)
+    pd.testing.assert_frame_equal(made.history[plain.history.columns], plain.history, rtol=1e-9)
+
+
+class Rounds:
+    """Writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_round_end(self, progress: Any, record: dict[str, Any], seconds: float) -> None:
+        self.heard.append(f"{progress.round} {record['round']}")
+
+    def on_run_end(self, progress: Any, status: str) -> None:
+        self.heard.append(status)
+
+
+def test_callbacks_follow_a_run() -> None:
+    rounds = Rounds()
+    fedapm.train(blob_clients(), two_layers, callbacks=[rounds], **QUICK)
+    assert rounds.heard == ["0 0", "1 1", "2 2", "3 3", "complete"]
+
+
+STOPPING: dict[str, Any] = QUICK | {"rounds": 30, "validation": 0.25, "checkpoint_every": 3}
+
+
+def test_early_stopping_ends_a_run_that_can_be_loaded_and_reported(tmp_path: Path) -> None:
+    made = fedapm.train(
+        blob_clients(), two_layers, callbacks=[EarlyStopping(patience=2)], out=tmp_path / "run", **STOPPING
+    )
+    last = made.progress.round
+    assert last < 30
+    accuracy = made.history["accuracy"]
+    assert accuracy.iloc[-2:].max() <= accuracy.iloc[:-2].max(), "two evaluations in a row were no better"
+    run = load_run(tmp_path / "run")
+    assert run.complete
+    assert run.info["finished"] == last
+    assert "accuracy has not improved for 2 evaluations" in run.info["stopped"]
+    assert (tmp_path / "run" / "models" / "client-0002.safetensors").is_file()
+    write_report(tmp_path / "run")
+    saved = made.save(tmp_path / "saved")
+    assert (saved / "run.json").read_bytes() == (tmp_path / "run" / "run.json").read_bytes()
+
+
+@pytest.mark.parametrize("callbacks", [(), (EarlyStopping(patience=2),)])
+def test_a_run_that_was_stopped_early_is_not_continued(
+    callbacks: tuple[EarlyStopping, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = STOPPING | {"out": tmp_path / "run"}
+    made = fedapm.train(blob_clients(), two_layers, callbacks=[EarlyStopping(patience=2)], **options)
+    info = (tmp_path / "run" / "run.json").read_bytes()
+    with caplog.at_level("INFO", "fedapm"):
+        again = fedapm.train(blob_clients(), two_layers, callbacks=callbacks, resume=True, **options)
+    pd.testing.assert_frame_equal(made.history, again.history, check_exact=True)
+    assert (tmp_path / "run" / "run.json").read_bytes() == info
+    assert "stopped early after round" in caplog.text
+
+
+def test_early_stopping_counts_on_where_an_interrupted_run_left_off(tmp_path: Path) -> None:
+    class Interrupt(Rounds):
+        def on_round_end(self, progress: Any, record: dict[str, Any], seconds: float) -> None:
+            if progress.round == 4:
+                raise KeyboardInterrupt
+
+    stopping = EarlyStopping(patience=6)
+    whole = fedapm.train(blob_clients(), two_layers, callbacks=[stopping], **STOPPING)
+    assert 6 < whole.progress.round < 30
+    with pytest.raises(Interrupted):
+        fedapm.train(blob_clients(), two_layers, callbacks=[stopping, Interrupt()], out=tmp_path / "run", **STOPPING)
+    rest = fedapm.train(blob_clients(), two_layers, callbacks=[stopping], out=tmp_path / "run", resume=True, **STOPPING)
+    pd.testing.assert_frame_equal(whole.history, rest.history, check_exact=True)
+
+
+def test_early_stopping_without_validation_data_leaves_no_folder(tmp_path: Path) -> None:
+    with refused("validation"):
+        fedapm.train(blob_clients(), two_layers, callbacks=[EarlyStopping()], out=tmp_path / "run", **QUICK)
+    assert not (tmp_path / "run").exists()
+    federation = blob_clients().for_validation(0.25, seed=0)
+    fedapm.train(federation, two_layers, callbacks=[EarlyStopping()], **QUICK)
+
+
+def test_a_validation_share_of_a_named_data_set(digits: Result) -> None:
+    made = fedapm.train("digits", validation=0.25, rounds=1, fraction=0.1, callbacks=[EarlyStopping()])
+    assert made.plan.settings["data"]["validation"] == 0.25
+    assert len(made.federation[0].train) < len(digits.federation[0].train)
+
+
 def smoothed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(outputs, targets, label_smoothing=0.5)
 
@@ -292,7 +444,19 @@ def test_a_federation_without_a_network_is_a_programming_error() -> None:
 @pytest.mark.parametrize(
     ("options", "mentions"),
     [
-        ({"round": 3}, ["'engine.round'", "'rounds'"]),
+        ({"round": 3}, ["'round'", "'rounds'"]),
+        ({"epoch": 3}, ["'epoch'", "'epochs'"]),
+        ({"learning_rate": 3}, ["'learning_rate'", "lr"]),
+        ({"roh": 3}, ["'roh'", "'rho'"]),
+        ({"rho": -1}, ["rho", "-1"]),
+        ({"rho": "large"}, ["algorithm.rho", "'large'"]),
+        ({"rho": 1.0, "algorithm": "fedavg"}, ["'rho'"]),
+        ({"mu": 1.0, "algorithm": FedProx()}, ["'mu'", "FedProx(mu=...)"]),
+        ({"personel": ["head"]}, ["'personel'", "'personal'"]),
+        ({"metrics": [3]}, ["int"]),
+        ({"metrics": [lambda outputs, targets: 0.0]}, ["<lambda>"]),
+        ({"metrics": [fedapm.METRICS["accuracy"]]}, ["'accuracy'"]),
+        ({"validation": 1.5}, ["1.5"]),
         ({"algorithm": "fedamp"}, ["'fedamp'", "'fedapm'"]),
         ({"lr": -1}, ["solver.lr", "-1"]),
         ({"batch_size": "big"}, ["solver.batch_size", "'big'"]),
@@ -397,3 +561,112 @@ def test_a_run_interrupted_while_it_evaluates_can_be_resumed(tmp_path: Path, mon
         fedapm.train(federation, two_layers, out=tmp_path / "run", **options)
     rest = fedapm.train(federation, two_layers, out=tmp_path / "run", resume=True, **options)
     pd.testing.assert_frame_equal(whole.history, rest.history, check_exact=True)
+
+
+def same_state(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_outputs_for_new_samples(result: Result) -> None:
+    x, _ = blobs(7, seed=5)
+    outputs = result.predict("south", x.astype(np.float64))
+    assert torch.equal(outputs, result.model("south")(torch.from_numpy(x)).detach())
+    with refused("south", "(7, 3)"):
+        result.predict("south", x[:, :3])
+    with refused("no samples"):
+        result.predict("south", x[:0])
+
+
+def test_a_result_fits_on_a_screen(result: Result) -> None:
+    assert re.fullmatch(r"Result\(FedAPM on own data, 3 clients, 3 rounds, accuracy [\d.]+\)", repr(result))
+
+
+@pytest.mark.parametrize("algorithm", ["fedapm", "ditto", "fedrod", "fedcp"])
+def test_a_run_of_a_named_data_set_comes_back_from_its_folder(algorithm: str, tmp_path: Path) -> None:
+    made = fedapm.train("digits", algorithm=algorithm, rounds=1, fraction=0.1, out=tmp_path / "run")
+    loaded = fedapm.load(tmp_path / "run")
+    pd.testing.assert_frame_equal(loaded.history, made.history, check_exact=True)
+    pd.testing.assert_frame_equal(loaded.per_client, made.per_client, check_exact=True)
+    assert loaded.records == made.records
+    assert loaded.settings == made.settings
+    assert loaded.clients == made.clients
+    assert repr(loaded) == repr(made).replace("Result(", "LoadedResult(", 1)
+    x = made.federation[3].test.inputs[0]
+    for view in made.views:
+        assert same_state(loaded.state_dict("3", view), made.state_dict("3", view))
+        assert type(loaded.model(3, view)) is type(made.model(3, view))
+        assert torch.equal(loaded.predict("3", x, view), made.predict("3", x, view))
+    with refused("'Q'"):
+        loaded.model("3", "Q")
+    loaded.report(tmp_path / "report.html")
+
+
+def test_a_run_comes_back_in_a_fresh_process(tmp_path: Path) -> None:
+    made = fedapm.train("digits", rounds=1, fraction=0.1, out=tmp_path / "run")
+    x = made.federation[0].test.inputs[0][:2]
+    code = (
+        f"import fedapm, torch; loaded = fedapm.load({str(tmp_path / 'run')!r}); x = torch.tensor({x.tolist()}); "
+        "print(loaded.predict('0', x).tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert np.allclose(json.loads(done.stdout), made.predict("0", x), atol=1e-6)
+
+
+def test_a_folder_of_an_earlier_version_comes_back_too(tmp_path: Path) -> None:
+    made = fedapm.train("digits", rounds=1, fraction=0.1, out=tmp_path / "run")
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    for key in ("classes", "input_shapes", "metrics"):
+        del info[key]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(info))
+    loaded = fedapm.load(tmp_path / "run")
+    assert same_state(loaded.model("3").state_dict(), made.state_dict("3"))
+
+
+def test_a_network_of_ones_own_comes_back_if_it_is_given(result: Result, tmp_path: Path) -> None:
+    folder = result.save(tmp_path / "run")
+    alone = fedapm.load(folder)
+    assert alone.history["accuracy"].tolist() == result.history["accuracy"].tolist()
+    assert same_state(alone.state_dict("west"), result.state_dict("west"))
+    with refused("your own (Sequential)", "model=..."):
+        alone.model("west")
+    x, _ = blobs(5)
+    for given in (two_layers, two_layers()):
+        assert torch.equal(fedapm.load(folder, given).predict("west", x), result.predict("west", x))
+    with refused("'head.weight'", "(4, 6)", "(3, 6)", "west"):
+        fedapm.load(folder, lambda: two_layers(classes=4)).model("west")
+    with refused("'extra.weight'", "lacks", "west"):
+        fedapm.load(folder, lambda: nn.Sequential(OrderedDict(head=nn.Linear(6, 3), extra=nn.Linear(3, 3)))).model(2)
+    with refused("'east'"):
+        alone.state_dict("east")
+
+
+@dataclass(frozen=True)
+class Unregistered(FedAPM):
+    """A method that only this file knows."""
+
+    name = "unregistered"
+
+
+def test_a_run_of_a_method_of_ones_own_comes_back(tmp_path: Path) -> None:
+    made = fedapm.train(blob_clients(), two_layers, algorithm=Unregistered(), out=tmp_path / "run", **QUICK)
+    assert same_state(fedapm.load(tmp_path / "run", two_layers).model("b").state_dict(), made.state_dict("b"))
+
+
+def test_networks_that_differ_from_client_to_client_come_back(tmp_path: Path) -> None:
+    def network(client: fedapm.ClientData) -> nn.Module:
+        return two_layers(classes=client.classes)
+
+    federation = Federation.from_clients({k: blobs(30, classes=k, seed=k) for k in (2, 4)})
+    made = fedapm.train(federation, network, out=tmp_path / "run", **QUICK)
+    loaded = fedapm.load(tmp_path / "run", network)
+    x, _ = blobs(5)
+    for client in ("2", "4"):
+        assert torch.equal(loaded.predict(client, x), made.predict(client, x))
+
+
+def test_what_cannot_be_loaded_is_refused_in_one_line(tmp_path: Path) -> None:
+    with refused("not a run folder"):
+        fedapm.load(tmp_path)
+    fedapm.train(blob_clients(), two_layers, out=tmp_path / "run", save_models=False, **QUICK)
+    with refused("client a", "not saved"):
+        fedapm.load(tmp_path / "run", two_layers).model("a")

@@ -2,39 +2,111 @@
 
 from __future__ import annotations
 
-from fedapm.algorithms import METHODS, FedAlt, FedAPM, FedAvg, FedProx, FedSim, Local
+from fedapm.algorithms import (
+    METHODS,
+    Ditto,
+    FedADMM,
+    FedALA,
+    FedAlt,
+    FedAPM,
+    FedAvg,
+    FedCP,
+    FedPer,
+    FedProx,
+    FedRep,
+    FedRoD,
+    FedSim,
+    LGFedAvg,
+    Local,
+    LpProj,
+    PFedMe,
+    Scaffold,
+)
 from fedapm.api import train
-from fedapm.core.solver import SGDConfig
+from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Stationarity, Upload
+from fedapm.core.metrics import METRICS, Metric, Predictions
+from fedapm.core.samples import Samples
+from fedapm.core.solver import Epochs, Prox, SGDConfig, UntilStationary
 from fedapm.core.split import Split, SplitRule
+from fedapm.core.task import Task
 from fedapm.core.vec import Vec
-from fedapm.data import IID, ClientData, Dirichlet, Federation, Natural, Quantity, Shards
-from fedapm.errors import Diverged, FedapmError, Interrupted
+from fedapm.data import (
+    DATA_SETS,
+    IID,
+    ClientData,
+    Dirichlet,
+    Federation,
+    Natural,
+    Overlapping,
+    Partitioner,
+    Quantity,
+    Shards,
+)
+from fedapm.errors import Diverged, FedapmError, Interrupted, StopRun
+from fedapm.experiments.load import LoadedResult, load
 from fedapm.experiments.result import Result
+from fedapm.models import MODELS
+from fedapm.simulation.early_stopping import EarlyStopping
+from fedapm.simulation.loop import Callback
 from fedapm.version import __version__
 
 __all__ = [
+    "DATA_SETS",
     "IID",
     "METHODS",
+    "METRICS",
+    "MODELS",
+    "Aggregate",
+    "Algorithm",
+    "Callback",
     "ClientData",
+    "ClientUpdate",
     "Dirichlet",
+    "Ditto",
     "Diverged",
+    "EarlyStopping",
+    "Epochs",
+    "FedADMM",
+    "FedALA",
     "FedAPM",
     "FedAlt",
     "FedAvg",
+    "FedCP",
+    "FedPer",
     "FedProx",
+    "FedRep",
+    "FedRoD",
     "FedSim",
     "FedapmError",
     "Federation",
     "Interrupted",
+    "LGFedAvg",
+    "LoadedResult",
     "Local",
+    "LpProj",
+    "Metric",
     "Natural",
+    "Overlapping",
+    "PFedMe",
+    "Partitioner",
+    "Predictions",
+    "Prox",
     "Quantity",
     "Result",
     "SGDConfig",
+    "Samples",
+    "Scaffold",
     "Shards",
     "Split",
     "SplitRule",
+    "State",
+    "Stationarity",
+    "StopRun",
+    "Task",
+    "UntilStationary",
+    "Upload",
     "Vec",
     "__version__",
+    "load",
     "train",
 ]

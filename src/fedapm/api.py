@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedapm.algorithms import method
 from fedapm.core.algorithm import Algorithm
+from fedapm.core.metrics import METRICS, Metric, as_metric
 from fedapm.core.network import Loss
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset
 from fedapm.data import Federation
+from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import build
 from fedapm.experiments.result import Result
 from fedapm.experiments.run import execute
-from fedapm.experiments.settings import EngineSettings, Experiment, ModelSettings, validated
+from fedapm.experiments.settings import DataSettings, EngineSettings, Experiment, ModelSettings, validated
+from fedapm.simulation.loop import Callback
 from fedapm.simulation.problem import Model
+from fedapm.simulation.spec import CallbackFactory, RunSpec
 
-SOLVER_KEYS = {field.name for field in fields(SGDConfig)}
+SOLVER_KEYS = tuple(field.name for field in fields(SGDConfig))
+ENGINE_KEYS = tuple(field.name for field in fields(EngineSettings))
 
 
 def train(
@@ -32,37 +38,155 @@ def train(
     frozen: Sequence[str] = (),
     preset: Preset | None = None,
     loss: Loss | None = None,
+    metrics: Sequence[Metric | Callable[..., Any]] = (),
+    callbacks: Sequence[Callback] = (),
+    validation: float | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
-    **settings: Any,
+    lr: float | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    momentum: float | None = None,
+    weight_decay: float | None = None,
+    lr_schedule: Literal["constant", "exponential", "cosine"] | None = None,
+    lr_decay: float | None = None,
+    weight_decay_v: float | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    fraction: float | None = None,
+    count: int | None = None,
+    evaluate_every: int | None = None,
+    checkpoint_every: int | None = None,
+    save_models: bool | None = None,
+    stationarity: bool | None = None,
+    weights: Literal["uniform", "samples"] | None = None,
+    units: Literal["client", "paper"] | None = None,
+    device: str | None = None,
+    engine: Literal["auto", "sequential", "vectorised", "processes"] | None = None,
+    workers: int | None = None,
+    store: Literal["auto", "memory", "mapped"] | None = None,
+    **hyperparameters: Any,
 ) -> Result:
     """Train a model for every client.
 
-    ``data`` is a Federation, or the name of a data set that needs no files. ``model`` is a module, or a function that
-    makes one (of no argument, or of a client's data where clients have networks of their own); for a named data set it
-    may be left out. What is personal is said by patterns or a preset. Further keywords are those of the tables
-    ``solver`` and ``engine`` in an experiment file: ``lr``, ``epochs``, ``batch_size``, ``rounds``, ``seed``,
-    ``fraction`` and so on. With ``out`` a run folder is written as the run goes.
+    A setting that is not given is the data set's own, or else the default of an experiment file.
+
+    Args:
+        data: A federation, or the name of a data set: ``"digits"``, or one whose files are in ``./data`` or in the
+            folder that FEDAPM_DATA_ROOT names.
+        model: A module; a function without arguments that makes one; or a function of a client's
+            [ClientData][fedapm.ClientData], where clients have networks of their own. It may be left out for a named
+            data set.
+        algorithm: A method's name, or an instance such as ``FedAPM(rho=0.1)``.
+        personal: Patterns of the names of parameters that each client keeps to itself.
+        shared: Patterns of parameters that all clients train together.
+        frozen: Patterns of parameters that are neither trained nor sent.
+        preset: A stage the network declares as personal, instead of patterns.
+        loss: A function of outputs and targets that returns a mean; cross-entropy for classes and the mean squared
+            error for quantities if not given.
+        metrics: Further scores of each client's model: functions of (outputs, targets), torchmetrics objects, or
+            [Metric][fedapm.Metric] objects. They stand beside the built-in ones in records, history and reports.
+        callbacks: What follows the run, such as [EarlyStopping][fedapm.EarlyStopping].
+        validation: The share of each client's training data that models are evaluated on instead of the test data.
+        out: A folder to write the run to as it goes.
+        resume: Whether to continue the run in ``out``, if there is one.
+        progress: Whether to show a progress bar.
+        lr: Step size.
+        epochs: Passes over the local data in each phase.
+        batch_size: Samples in a step; 0 takes all of a client's data at once.
+        momentum: Share of the last step's direction that is kept.
+        weight_decay: λ: f_i is the mean loss plus λ/2·‖parameters‖².
+        lr_schedule: How the step size changes from round to round.
+        lr_decay: Factor a round under the exponential schedule.
+        weight_decay_v: λ of the personal parameters; the same as of all others if not given.
+        rounds: T, the number of rounds.
+        seed: Decides the start, the selection of clients and the order of batches.
+        fraction: Share of clients in a round.
+        count: Number of clients in a round, instead of a share.
+        evaluate_every: Rounds between evaluations; the first and last round are always evaluated.
+        checkpoint_every: Rounds between checkpoints; 0 saves only when the run stops.
+        save_models: Whether every client's model is written to ``out`` when the run is complete.
+        stationarity: Whether to record how far FedAPM is from a stationary point.
+        weights: α_i: every client the same, or by its number of samples.
+        units: Whether hyperparameters are meant for m·α_i·f_i or for α_i·f_i.
+        device: Where to compute, such as "cpu" or "cuda".
+        engine: How clients are run: one by one, side by side, in worker processes, or what suits the run.
+        workers: Worker processes; as many as there are processors if not given.
+        store: Where clients' states are kept between rounds.
+        **hyperparameters: Those of the method, where ``algorithm`` is a name: ``train("digits", rho=0.1)``.
+
+    Returns:
+        The history of the run and every client's model.
+
+    Raises:
+        FedapmError: A setting or the data is not usable; the message is one line.
+        Diverged: No client has a finite result any more.
+        Interrupted: The run was stopped with Ctrl-C; with ``out`` it can be resumed.
     """
-    chosen = method(algorithm)() if isinstance(algorithm, str) else algorithm
-    solver = {k: v for k, v in settings.items() if k in SOLVER_KEYS}
-    engine = {k: v for k, v in settings.items() if k not in SOLVER_KEYS}
+    given = {name: value for name, value in locals().items() if value is not None}
+    instance = _algorithm(algorithm, hyperparameters)
+    solver_table = {name: given[name] for name in SOLVER_KEYS if name in given}
+    engine_table = {name: given[name] for name in ENGINE_KEYS if name in given}
     patterns = {"personal": tuple(personal), "shared": tuple(shared), "frozen": tuple(frozen), "preset": preset}
     split: dict[str, Any] = {k: v for k, v in patterns.items() if v}
     clients = None if isinstance(data, str) else data
     if isinstance(data, str):
+        source = {"name": data} | ({"validation": validation} if validation is not None else {})
         network = split if model is None else {"name": "own"} | split
-        tables = {"data": {"name": data}, "model": network, "solver": solver, "engine": engine}
-        run = replace(build.resolve(tables), algorithm=chosen)
+        tables = {"data": source, "model": network, "solver": solver_table, "engine": engine_table}
+        experiment = replace(build.resolve(tables), algorithm=instance)
     elif model is None:
         raise TypeError("train() needs a model for a federation of your own data.")
     else:
-        run = Experiment(
-            algorithm=chosen,
+        experiment = Experiment(
+            algorithm=instance,
             model=ModelSettings(**split),
-            solver=validated(SGDConfig, "solver", solver),
-            engine=validated(EngineSettings, "engine", engine),
+            solver=validated(SGDConfig, "solver", solver_table),
+            engine=validated(EngineSettings, "engine", engine_table),
         )
-    plan = build.plan(run, clients, model, loss)
-    return execute(plan, Path(out) if out is not None else None, resume=resume, show=progress)
+        if validation:
+            clients = data.for_validation(validation, DataSettings.seed)
+    spec = build.plan(experiment, clients, model, loss, metrics=_metrics(metrics))
+    return execute(
+        spec,
+        Path(out) if out is not None else None,
+        resume=resume,
+        progress=progress,
+        callbacks=[_factory(callback) for callback in callbacks],
+    )
+
+
+def _algorithm(algorithm: str | Algorithm, values: Mapping[str, Any]) -> Algorithm:
+    """The method, with hyperparameters given as keywords; any other keyword is refused here."""
+    kind = method(algorithm) if isinstance(algorithm, str) else type(algorithm)
+    known = [field.name for field in fields(kind)]
+    for name in values:
+        if name not in known:
+            keywords = [p.name for p in inspect.signature(train).parameters.values() if p.kind is p.KEYWORD_ONLY]
+            raise FedapmError(f"train() has no keyword {name!r}; {did_you_mean(name, {*keywords, *known})}")
+        if not isinstance(algorithm, str):
+            raise FedapmError(
+                f"{name!r} is a hyperparameter of the method; give it there, as in {kind.__name__}({name}=...)."
+            )
+    return validated(kind, "algorithm", values) if isinstance(algorithm, str) else algorithm
+
+
+def _metrics(items: Sequence[Metric | Callable[..., Any]]) -> list[Metric]:
+    """The registered metrics and those of this run."""
+    metrics = dict(METRICS)
+    for item in items:
+        metric = as_metric(item)
+        if metric.name in metrics:
+            raise FedapmError(f"there are two metrics {metric.name!r}; give one of them another name.")
+        metrics[metric.name] = metric
+    return list(metrics.values())
+
+
+def _factory(callback: Callback) -> CallbackFactory:
+    def make(spec: RunSpec, folder: Path | None, last: int) -> Callback:
+        del folder, last
+        callback.check(spec.problem)
+        return callback
+
+    return make

@@ -14,6 +14,10 @@ class Diverged(FedapmError):
     """No client has a finite result any more, so going on would compute nothing."""
 
 
+class StopRun(Exception):
+    """Raised by a callback at the end of a round to end the run there. The message says why."""
+
+
 class Interrupted(FedapmError):
     """Ctrl-C: what was finished is saved and can be resumed."""
 

@@ -210,7 +210,7 @@ def test_getting_what_is_there_downloads_nothing(tmp_path: Path) -> None:
     assert outcome.code == 0
     assert outcome.out.splitlines() == [
         f"crisismmd is in {tmp_path} (CrisisMMD_v2.0 with data_image and crisismmd_datasplit_all). "
-        "Licence: CC BY-NC-SA 4.0; cite Alam, Ofli and Imran 2018.",
+        "License: CC BY-NC-SA 4.0; cite Alam, Ofli and Imran 2018.",
         f"Next: fedapm data prepare crisismmd --root {tmp_path}",
     ]
     assert sorted(tmp_path.rglob("*")) == before

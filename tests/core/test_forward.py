@@ -1,4 +1,4 @@
-"""Features that are computed once are the same as features computed in every pass, or they are not kept."""
+"""Features computed once equal features computed in every pass; otherwise they are not cached."""
 
 from __future__ import annotations
 
@@ -54,38 +54,36 @@ def gap(a: Vec, b: Vec) -> float:
     ],
 )
 @pytest.mark.parametrize("stop", [Epochs(3), UntilStationary(1e-9, 3)])
-def test_training_on_kept_features_is_training(
-    monkeypatch, make, preset, block, data, stop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_training_on_kept_features_is_training(monkeypatch, make, preset, block, data, stop, caplog) -> None:
     caplog.set_level("INFO", "fedapm")
 
-    def play(keep: bool) -> tuple[Vec, int]:
+    def run(cached: bool) -> tuple[Vec, int]:
         torch.manual_seed(3)
         made = network_of(make(), SplitRule(preset=preset))
-        asked = []
+        splits = []
         original = Network.cut
 
         def cut(self, names, samples):
-            found = original(self, names, samples)
-            asked.append(found)
-            return found if keep else None
+            parts = original(self, names, samples)
+            splits.append(parts)
+            return parts if cached else None
 
         with monkeypatch.context() as patch:
             patch.setattr(Network, "cut", cut)
-            found = trained(made, data(), block, stop)
-        assert asked
-        assert asked[0] is not None
+            result = trained(made, data(), block, stop)
+        assert splits
+        assert splits[0] is not None
         assert not caplog.records
-        return found, len(asked)
+        return result, len(splits)
 
-    assert gap(play(True)[0], play(False)[0]) < 1e-6
+    assert gap(run(True)[0], run(False)[0]) < 1e-6
 
 
 def test_the_constant_part_is_computed_once(monkeypatch) -> None:
     made = network_of(CNN(), SplitRule(preset="output"))
     seen: list[int] = []
-    original = CNN.edges
-    monkeypatch.setattr(CNN, "edges", lambda self, x: (seen.append(len(x)), original(self, x))[1])
+    original = CNN.conv1_out
+    monkeypatch.setattr(CNN, "conv1_out", lambda self, x: (seen.append(len(x)), original(self, x))[1])
     samples = pictures()
     made.cut(made.split.personal, samples)
     seen.clear()
@@ -98,26 +96,26 @@ def test_the_constant_part_is_computed_once(monkeypatch) -> None:
 
 def test_a_sequence_of_layers_needs_no_declaration() -> None:
     module = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
-    found = forward.cut(module, ["2.weight", "2.bias"], 1)
-    assert found is not None
+    parts = forward.split_forward(module, ["2.weight", "2.bias"], 1)
+    assert parts is not None
     x = rows().inputs[0]
-    assert torch.equal(found.rest(*found.features((x,))), module(x))
-    assert [step.uses for step in found.before] == [("0",), ("1",)]
+    assert torch.equal(parts.forward_features(*parts.compute_features((x,))), module(x))
+    assert [step.modules for step in parts.constant] == [("0",), ("1",)]
 
 
 @pytest.mark.parametrize("trainable", [["0.weight"], ["0.weight", "2.bias"], []])
 def test_nothing_is_kept_where_nothing_comes_before_or_nothing_is_trained(trainable) -> None:
     module = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
-    assert forward.cut(module, trainable, 1) is None
+    assert forward.split_forward(module, trainable, 1) is None
 
 
 class Branches(nn.Module):
     """Two inputs that meet: while one branch is trained the other is a constant."""
 
-    flow: ClassVar = (
-        Step("left", ("a",), ("one",)),
-        Step("right", ("b",), ("two",)),
-        Step("both", ("left", "right", "scale"), ("head",)),
+    forward_steps: ClassVar = (
+        Step(output="left", inputs=("a",), modules=("one",)),
+        Step(output="right", inputs=("b",), modules=("two",)),
+        Step(output="both", inputs=("left", "right", "scale"), modules=("head",)),
     )
 
     def __init__(self) -> None:
@@ -142,14 +140,14 @@ class Branches(nn.Module):
 def test_a_branch_that_is_not_trained_is_kept(optional) -> None:
     module = Branches()
     inputs = (torch.randn(6, 4), torch.randn(6, 5), *([torch.rand(6)] if optional else []))
-    found = forward.cut(module, ["one.weight"], len(inputs))
-    assert found is not None
-    assert [step.gives for step in found.before] == ["right"]
-    assert found.needed == (("a", "right", "scale") if optional else ("a", "right"))
-    assert torch.equal(found.rest(*found.features(inputs)), module(*inputs))
+    parts = forward.split_forward(module, ["one.weight"], len(inputs))
+    assert parts is not None
+    assert [step.output for step in parts.constant] == ["right"]
+    assert parts.features == (("a", "right", "scale") if optional else ("a", "right"))
+    assert torch.equal(parts.forward_features(*parts.compute_features(inputs)), module(*inputs))
 
 
-def test_dropout_behind_the_cut_does_not_matter_and_before_it_does(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropout_behind_the_cut_does_not_matter_and_before_it_does(caplog) -> None:
     caplog.set_level("INFO", "fedapm")
     behind = network_of(CNN(dropout=0.5), SplitRule(preset="output"))
     assert behind.cut(behind.split.personal, pictures()) is not None
@@ -159,7 +157,7 @@ def test_dropout_behind_the_cut_does_not_matter_and_before_it_does(caplog: pytes
     assert "1 (Dropout)" in caplog.text
 
 
-def test_batch_statistics_are_left_to_every_pass(caplog: pytest.LogCaptureFixture) -> None:
+def test_batch_statistics_are_left_to_every_pass(caplog) -> None:
     caplog.set_level("INFO", "fedapm")
     module = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
     made = network_of(module, SplitRule(personal=("3",)))
@@ -177,7 +175,7 @@ class Sly(nn.Sequential):
             return functional.dropout(x, 0.5, self.training)
 
 
-def test_randomness_that_no_module_names_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+def test_randomness_that_no_module_names_is_noticed(caplog) -> None:
     caplog.set_level("INFO", "fedapm")
     made = network_of(nn.Sequential(nn.Linear(64, 8), Sly.Part(), nn.Linear(8, 10)), SplitRule(personal=("2",)))
     state = torch.random.get_rng_state()
@@ -186,7 +184,7 @@ def test_randomness_that_no_module_names_is_noticed(caplog: pytest.LogCaptureFix
     assert "changes them in training" in caplog.text
 
 
-def test_features_that_are_too_large_are_not_kept(monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_features_that_are_too_large_are_not_kept(monkeypatch, caplog) -> None:
     caplog.set_level("INFO", "fedapm")
     monkeypatch.setattr(network, "FEATURE_BYTES", 1)
     made = network_of(CNN(), SplitRule(preset="output"))

@@ -166,7 +166,7 @@ def moved(result: fedapm.Result, client: int, part: str) -> bool:
 
     The proximal term holds them there, and takes a digit or so of rounding to do so.
     """
-    state, start = result.state_at(client), dict(result.plan.problem.start(0).v0)
+    state, start = result.state_dict(client), dict(result.plan.problem.start(0).v0)
     gaps = [float((state[name] - start[name]).abs().max()) for name in start if name.startswith(f"{part}.")]
     assert gaps, f"{part} is not personal"
     assert max(gaps) < 1e-6 or max(gaps) > 1e-4, "neither rounding nor training"

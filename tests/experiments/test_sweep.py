@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import signal
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from fedapm import FedapmError
 from fedapm.core.record import RoundRecord
 from fedapm.errors import Interrupted
-from fedapm.experiments import build
+from fedapm.experiments import build, sweep
 from fedapm.experiments.run import execute
 from fedapm.experiments.sweep import MANY, Member, members, run_all
 from fedapm.experiments.vary import Axis, parse_vary, value_text
@@ -198,7 +199,7 @@ def test_a_sweep_leaves_a_folder_for_each_value_and_one_report(swept: Path) -> N
 
 def test_a_run_of_a_sweep_is_the_run_that_stands_alone(swept: Path, tmp_path: Path) -> None:
     alone = build.plan(build.resolve(TINY, {"algorithm": {"rho": 1}}))
-    execute(alone, tmp_path / "one", show=False)
+    execute(alone, tmp_path / "one", progress=False)
     member = swept / "algorithm.rho=1" / "fedapm" / "seed-0"
     for name in ("config.toml", "rounds.jsonl"):
         assert (tmp_path / "one" / name).read_bytes() == (member / name).read_bytes()
@@ -259,21 +260,18 @@ class StopRule:
         """Nothing to do."""
 
 
-def silent(_: str) -> None:
-    """Nobody listens."""
-
-
-def test_an_interrupted_sweep_goes_on_and_ends_as_if_it_had_not_been(swept: Path, tmp_path: Path) -> None:
+def test_an_interrupted_sweep_goes_on_and_ends_as_if_it_had_not_been(
+    swept: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     axes = [Axis("algorithm.rho", (0.01, 1))]
     runs = members(axes, ["fedavg", "fedapm"], [0], TINY)
-    options: dict[str, Any] = {"show": False, "warn": silent, "tell": silent}
     with pytest.raises(Interrupted):
-        run_all(axes, runs, tmp_path / "cut", **options, callbacks=[StopRule()])
+        run_all(axes, runs, tmp_path / "cut", progress=False, callbacks=[StopRule()])
     done = [load_run(path.parent).complete for path in sorted((tmp_path / "cut").rglob("run.json"))]
     assert sorted(done) == [False, True]
-    again: list[str] = []
-    run_all(axes, runs, tmp_path / "cut", show=False, warn=silent, tell=again.append)
-    assert [line.split(":")[0] for line in again] == ["Run 2 of 3", "Run 3 of 3"]
+    with caplog.at_level(logging.INFO, "fedapm.experiments.sweep"):
+        run_all(axes, runs, tmp_path / "cut", progress=False)
+    assert [line.split(":")[0] for line in caplog.messages] == ["Run 2 of 3", "Run 3 of 3"]
     for path in swept.rglob("rounds.jsonl"):
         assert (tmp_path / "cut" / path.relative_to(swept)).read_bytes() == path.read_bytes()
 
@@ -309,15 +307,16 @@ def test_a_sweep_over_data_has_clients_of_its_own_at_each_value(tmp_path: Path) 
     assert counts == [3, 5]
 
 
-def test_a_large_sweep_is_warned_of_before_it_starts(tmp_path: Path) -> None:
+def test_a_large_sweep_is_warned_of_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = [Axis("algorithm.rho", tuple(0.01 * i for i in range(1, MANY + 2)))]
     runs = members(axes, ["fedapm"], [0], TINY)
 
-    def stop(message: str) -> None:
-        raise RuntimeError(message)
+    def stop(message: str, *values: object) -> None:
+        raise RuntimeError(message % values)
 
+    monkeypatch.setattr(sweep.logger, "warning", stop)
     with pytest.raises(RuntimeError, match=f"{MANY + 1} runs"):
-        run_all(axes, runs, tmp_path / "many", show=False, warn=stop, tell=silent)
+        run_all(axes, runs, tmp_path / "many", progress=False)
     assert not (tmp_path / "many").exists()
 
 
@@ -359,7 +358,7 @@ def test_tuned_settings_are_under_what_is_set_and_varied(tmp_path: Path) -> None
 def test_a_refused_plan_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     axes = [Axis("engine.count", (1, 99))]
     refuse: Callable[[], object] = lambda: run_all(  # noqa: E731
-        axes, members(axes, ["fedapm"], [0], TINY), tmp_path / "x", show=False, warn=silent, tell=silent
+        axes, members(axes, ["fedapm"], [0], TINY), tmp_path / "x", progress=False
     )
     with pytest.raises(FedapmError, match="99"):
         refuse()

@@ -111,7 +111,7 @@ class Case:
             version = now.ledger.entry(k).accepted
             versions = Versions(self.grid.state / str(100 + k), now.ledger.run, name)
             fresh = algorithm.client_init(problem.u0, problem.start(k).v0)
-            found[name] = versions.load(version).kept.state if version != FRESH else fresh
+            found[name] = versions.load(version).client_state.state if version != FRESH else fresh
         return found
 
     def problem(self) -> Problem:

@@ -27,7 +27,7 @@ class Carried:
 
     node: int
     client: str
-    asked: codec.Note
+    asked: codec.Fields
     message: Message
     reply: Message
 
@@ -36,10 +36,10 @@ class Carried:
         """The round this message trains, if it does."""
         return self.asked.get("train")
 
-    def answered(self) -> tuple[codec.Note, codec.Tensors]:
+    def answered(self) -> tuple[codec.Fields, codec.Tensors]:
         return codec.decode(self.reply.content)
 
-    def replaced(self, note: codec.Note, tensors: codec.Tensors) -> Message:
+    def replaced(self, note: codec.Fields, tensors: codec.Tensors) -> Message:
         """The reply with another content."""
         self.reply.content = codec.records(note, codec.block(tensors))
         return self.reply

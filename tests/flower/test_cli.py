@@ -14,7 +14,7 @@ from fedapm.cli import flower as cli_flower
 from fedapm.flower.local import federation as local
 from fedapm.flower.local import flower_cli as commands
 from fedapm.flower.local import follow
-from fedapm.flower.local.flower_cli import Flower
+from fedapm.flower.local.flower_cli import FlowerCli
 from fedapm.flower.local.processes import Process, started
 from fedapm.flower.settings import deployment
 from fedapm.runs.records import load_run
@@ -83,14 +83,14 @@ def test_ctrl_c_stops_the_run_and_says_that_it_can_go_on(tmp_path, monkeypatch):
     config.write_text("[data]\nclients = 3\n")
     asked = []
 
-    def ask(self, *arguments):
+    def call(self, *arguments):
         asked.append(arguments)
         return {"run-id": "17"}
 
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Flower, "ask", ask)
+    monkeypatch.setattr(FlowerCli, "call", call)
     monkeypatch.setattr(follow, "follow", interrupted)
     done = flower("run", config, "--folder", tmp_path / "three", "--out", tmp_path / "o")
     assert done.code == 130
@@ -123,12 +123,12 @@ def test_a_federation_forgets_what_a_killed_superlink_believed(tmp_path, monkeyp
     monkeypatch.setattr(local, "start_superlink", superlink)
     monkeypatch.setattr(local, "wait_for_superlink", lambda made: None)
     monkeypatch.setattr(local, "start_node", lambda made, k: Process(f"node-{k}", *_me(alive=k == 0)))
-    monkeypatch.setattr(local, "log_of", lambda *_: tmp_path / "log")
+    monkeypatch.setattr(local, "log_file", lambda *_: tmp_path / "log")
     monkeypatch.setattr(local, "online", lambda made: 2)
     monkeypatch.setattr(local, "stop", lambda processes: None)
-    monkeypatch.setattr(Flower, "register", lambda self, key: None)
+    monkeypatch.setattr(FlowerCli, "register", lambda self, key: None)
     (tmp_path / "log").write_text("refused\n")
-    with refused("node-1 has ended (refused)"):
+    with refused("node-1 has exited (refused)"):
         local.up(folder, 2, lambda *_: None)
     assert found == [[]]
 
@@ -165,7 +165,7 @@ def test_results_are_shown_by_client(tmp_path):
 def test_flowers_own_errors_are_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     with refused("flwr list failed"):
-        Flower("nowhere", tmp_path / "home").run("1")
+        FlowerCli("nowhere", tmp_path / "home").status("1")
 
 
 def test_flower_is_told_to_leave_the_network_alone(tmp_path, monkeypatch):

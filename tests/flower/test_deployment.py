@@ -10,13 +10,14 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fedapm.experiments import build
 from fedapm.flower.client.versions import Versions
 from fedapm.flower.local import federation as local
 from fedapm.flower.local.certificates import write_certificates, write_key
-from fedapm.flower.local.processes import Process, _descendants, at_home, stop
+from fedapm.flower.local.processes import Process, at_home, descendants, stop
 from fedapm.flower.server.checkpoint import read_checkpoint
 from fedapm.runs.records import JsonLines
 from tests.flower.cases import Partly, same
@@ -57,10 +58,10 @@ def rounds(out: Path) -> list[dict]:
     return list(JsonLines(out / "rounds.jsonl"))
 
 
-def command(process: Process) -> str:
+def command(process: psutil.Process) -> str:
     try:
-        return Path(f"/proc/{process.pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
         return ""
 
 
@@ -83,7 +84,7 @@ def restarted(made: local.LocalFederation, k: int) -> Process:
     """What a supervisor does: start the node again until it stays."""
     while True:
         node = local.start_node(made, k)
-        log = local.log_of(made.folder, node.name)
+        log = local.log_file(made.folder, node.name)
         length = log.stat().st_size
 
         def settled(node=node, log=log, length=length):
@@ -95,7 +96,6 @@ def restarted(made: local.LocalFederation, k: int) -> Process:
         time.sleep(8)
 
 
-@pytest.mark.skipif(not Path("/proc/self/cmdline").is_file(), reason="finds processes as Linux lists them")
 def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
     made, extra = federation
     out, config = tmp_path / "run", tmp_path / "experiment.toml"
@@ -118,7 +118,7 @@ def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
 
     # the server's process dies in the middle of another
     wait_for(lambda: len(rounds(out)) >= 2)
-    (server,) = [p for p in _descendants(made.processes[0].pid) if "flwr-serverapp" in command(p)]
+    (server,) = [p for p in descendants(made.processes[0].pid) if "flwr-serverapp" in command(p)]
     os.kill(server.pid, signal.SIGKILL)
     _, said = first.communicate(timeout=PATIENCE)
     assert first.returncode == 2, said
@@ -137,9 +137,9 @@ def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
 
     # nobody else was let in
     assert not stranger.alive
-    log = local.log_of(made.folder, "node-7").read_text(errors="replace")
+    log = local.log_file(made.folder, "node-7").read_text(errors="replace")
     assert "Failed to initialize the connection" in log
-    assert "certificate verify failed" in local.log_of(made.folder, "node-8").read_text(errors="replace").lower()
+    assert "certificate verify failed" in local.log_file(made.folder, "node-8").read_text(errors="replace").lower()
     assert local.online(made) <= NODES
 
     # one process, with the same clients present in the same rounds, ends at the same place to the bit
@@ -155,7 +155,7 @@ def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
         versions = Versions(made.folder / "nodes" / str(k) / "state", saved.ledger.run, str(k))
         accepted = saved.ledger.entry(k).accepted
         if accepted:
-            assert same(versions.load(accepted).kept.state, expected.store.get(k).state), k
+            assert same(versions.load(accepted).client_state.state, expected.store.get(k).state), k
     for ours, theirs in zip(records, history, strict=True):
         for view, evaluation in ours["evaluations"].items():
             for name, values in evaluation["per_client"].items():

@@ -32,16 +32,16 @@ def test_a_message_survives_its_way():
 
 
 def of(**more) -> RecordDict:
-    return RecordDict({codec.NOTE: ConfigRecord({"json": "{}"}), **more})
+    return RecordDict({codec.FIELDS: ConfigRecord({"json": "{}"}), **more})
 
 
 @pytest.mark.parametrize(
     "content",
     [
         RecordDict(),
-        RecordDict({codec.NOTE: ConfigRecord({"json": "["})}),
-        RecordDict({codec.NOTE: ConfigRecord({"json": "[1]"})}),
-        RecordDict({codec.NOTE: ConfigRecord({"json": 3})}),
+        RecordDict({codec.FIELDS: ConfigRecord({"json": "["})}),
+        RecordDict({codec.FIELDS: ConfigRecord({"json": "[1]"})}),
+        RecordDict({codec.FIELDS: ConfigRecord({"json": 3})}),
         of(other=ConfigRecord()),
         of(vectors=ConfigRecord()),
         of(vectors=ArrayRecord({"a": Array(np.ones(2))})),
@@ -64,38 +64,38 @@ def version(round: int, token: str = TOKEN) -> Version:
 
 
 def test_versions_survive_and_old_ones_go(tmp_path):
-    kept = Versions(tmp_path, RUN, "../we/ird")
-    assert tmp_path in kept.folder.resolve().parents
-    assert ".." not in kept.folder.name.removeprefix("client-..")
-    with kept.locked():
+    store = Versions(tmp_path, RUN, "../we/ird")
+    assert tmp_path in store.folder.resolve().parents
+    assert ".." not in store.folder.name.removeprefix("client-..")
+    with store.locked():
         for round in range(1, 6):
-            kept.save(version(round))
-    assert stat.S_IMODE(kept.folder.stat().st_mode) == 0o700
-    found = kept.load(version_id(3, TOKEN))
-    assert found.kept.state.u.equal(Vec({"w": torch.tensor([3.0])}))
-    assert (found.kept.state.xi, found.upload.weight, found.log) == (0.5, 2.0, [SolveStats(1, 2, 0.5)])
-    kept.prune("", version_id(5, TOKEN))
-    assert len(kept.ids()) == 5
-    kept.prune(version_id(4, TOKEN), version_id(2, TOKEN))
-    assert [int(i[:6]) for i in kept.ids()] == [2, 4, 5]
+            store.save(version(round))
+    assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
+    found = store.load(version_id(3, TOKEN))
+    assert found.client_state.state.u.equal(Vec({"w": torch.tensor([3.0])}))
+    assert (found.client_state.state.xi, found.upload.weight, found.log) == (0.5, 2.0, [SolveStats(1, 2, 0.5)])
+    store.prune("", version_id(5, TOKEN))
+    assert len(store.ids()) == 5
+    store.prune(version_id(4, TOKEN), version_id(2, TOKEN))
+    assert [int(i[:6]) for i in store.ids()] == [2, 4, 5]
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "000001-XYZ", "1-" + TOKEN, "000001-" + TOKEN + "/..", "lock"])
 def test_names_from_the_network_are_names_and_no_paths(tmp_path, name):
-    kept = Versions(tmp_path, RUN, "a")
-    with refused("not the name of a version"):
-        kept.load(name)
-    with refused("not the name of a version"):
+    store = Versions(tmp_path, RUN, "a")
+    with refused("not a version id"):
+        store.load(name)
+    with refused("not a version id"):
         versions.round_of(name)
-    with refused("not the name of a run"):
+    with refused("not a run id"):
         Versions(tmp_path, name, "a")
 
 
 def test_two_processes_do_not_work_on_one_client(tmp_path, monkeypatch):
-    kept = Versions(tmp_path, RUN, "a")
+    store = Versions(tmp_path, RUN, "a")
     monkeypatch.setattr(versions, "PATIENCE", 0.05)
-    kept.folder.mkdir(parents=True)
-    with FileLock(kept.folder / "lock"), refused("two nodes must not share"), kept.locked():
+    store.folder.mkdir(parents=True)
+    with FileLock(store.folder / "lock"), refused("two nodes must not share"), store.locked():
         raise AssertionError("it is not alone")
 
 

@@ -1,14 +1,14 @@
 """Waiting for a run on Flower: what is shown, and how its end is noticed."""
 
 from fedapm.flower.local import follow
-from fedapm.flower.local.flower_cli import Flower, Run
+from fedapm.flower.local.flower_cli import FlowerCli, RunStatus
 from fedapm.runs.lock import lock_of
 from tests.flower.cases import Case
 from tests.helpers.unit import refused
 
 
-class Told(Flower):
-    """A SuperLink that says what a test wants."""
+class ScriptedCli(FlowerCli):
+    """A SuperLink with prepared answers."""
 
     def __new__(cls, *answers):
         made = object.__new__(cls)
@@ -19,7 +19,7 @@ class Told(Flower):
     def __init__(self, *answers):
         super().__init__("local")
 
-    def ask(self, *arguments):
+    def call(self, *arguments):
         self.asked.append(arguments)
         return self.answers.pop(0)
 
@@ -29,22 +29,24 @@ def listed(status, details=""):
 
 
 def test_a_run_that_fails_is_an_error_with_its_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr(follow, "LOOK", 0.0)
-    monkeypatch.setattr(follow, "ASK", 0.0)
-    flower = Told(
+    monkeypatch.setattr(follow, "POLL", 0.0)
+    monkeypatch.setattr(follow, "STATUS_POLL", 0.0)
+    flower = ScriptedCli(
         listed("running"), listed("finished:failed", "ServerApp failed with exception: no client is there.\n")
     )
     with refused("no client is there", "ended early"):
         follow.follow(flower, "7", tmp_path / "run", 3, lambda _: None)
     # the folder of a server elsewhere is not here, and its run is over all the same
-    follow.follow(Told(listed("running"), listed("finished:completed")), "7", tmp_path / "run", 3, lambda _: None)
-    assert not Run("7", "running", "").over
+    follow.follow(
+        ScriptedCli(listed("running"), listed("finished:completed")), "7", tmp_path / "run", 3, lambda _: None
+    )
+    assert not RunStatus("7", "running", "").finished
 
 
 def test_a_server_that_is_gone_is_noticed_at_once(tmp_path, monkeypatch):
     out = tmp_path / "run"
-    monkeypatch.setattr(follow, "LOOK", 0.0)
-    monkeypatch.setattr(follow, "TRIES", 2)
+    monkeypatch.setattr(follow, "POLL", 0.0)
+    monkeypatch.setattr(follow, "STATUS_TRIES", 2)
     lock = lock_of(out)
     lock.acquire()
     looked = []
@@ -57,14 +59,14 @@ def test_a_server_that_is_gone_is_noticed_at_once(tmp_path, monkeypatch):
 
     original = follow.at_work
     monkeypatch.setattr(follow, "at_work", show_nothing)
-    with refused("process is gone", "same command"):
-        follow.follow(Told(listed("running"), listed("running")), "7", out, 3, lambda _: None)
+    with refused("process ended", "same command"):
+        follow.follow(ScriptedCli(listed("running"), listed("running")), "7", out, 3, lambda _: None)
 
 
 def test_rounds_are_shown_once_each(tmp_path, monkeypatch):
     case = Case.of(tmp_path, engine={"rounds": 2})
     shown = []
-    monkeypatch.setattr(follow, "LOOK", 0.0)
+    monkeypatch.setattr(follow, "POLL", 0.0)
     original = follow.finished
 
     def finished(out, rounds):
@@ -74,17 +76,17 @@ def test_rounds_are_shown_once_each(tmp_path, monkeypatch):
         return original(out, rounds)
 
     monkeypatch.setattr(follow, "finished", finished)
-    follow.follow(Told(), "7", case.out, 2, lambda record: shown.append(record["round"]))
+    follow.follow(ScriptedCli(), "7", case.out, 2, lambda record: shown.append(record["round"]))
     assert shown == [0, 1, 2]
     assert not original(case.out, 3)
 
 
 def test_a_run_under_way_is_joined_and_a_dead_one_replaced(tmp_path):
     out = tmp_path / "run"
-    first = Told({"run-id": "1"})
+    first = ScriptedCli({"run-id": "1"})
     assert follow.submit(first, tmp_path, out) == "1"
     with lock_of(out):
-        assert follow.submit(Told(), tmp_path, out) == "1"
-    again = Told({}, {"run-id": "2"})
+        assert follow.submit(ScriptedCli(), tmp_path, out) == "1"
+    again = ScriptedCli({}, {"run-id": "2"})
     assert follow.submit(again, tmp_path, out) == "2"
     assert again.asked[0][:2] == ("stop", "1")

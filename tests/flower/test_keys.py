@@ -66,17 +66,16 @@ def test_a_process_is_stopped_with_all_it_started(tmp_path):
     parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(600)"
     home = os.environ | {"FLWR_HOME": str(tmp_path / "home")}
     made = processes.start("sleeper", [sys.executable, "-c", parent], tmp_path / "log", home)
-    while not (family := processes._descendants(made.pid)):
+    while not (family := processes.descendants(made.pid)):
         assert made.alive
         time.sleep(0.05)
-    assert processes.Process.read(made.note()) == made
+    assert processes.Process.from_json(made.to_json()) == made
     assert made.alive
     assert not processes.Process(made.name, made.pid, "another time").alive
-    if processes.PROC.is_dir():
-        assert {p.pid for p in processes.at_home(tmp_path)} == {made.pid, family[0].pid}
-        assert processes.at_home(tmp_path / "elsewhere") == []
+    assert {p.pid for p in processes.at_home(tmp_path)} == {made.pid, family[0].pid}
+    assert processes.at_home(tmp_path / "elsewhere") == []
     assert processes.stop([made]) == []
     assert processes.at_home(tmp_path) == []
     assert not made.alive
-    assert not family[0].alive
+    assert processes.started(family[0].pid) is None
     assert processes.stop([made]) == []

@@ -18,7 +18,7 @@ from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.experiments.settings import DataSettings
 from fedapm.flower import client_app
-from fedapm.flower.client.data import own_data
+from fedapm.flower.client.data import load_client_data
 from fedapm.flower.problem import NodeProblem
 from fedapm.flower.server.run import serve
 from fedapm.flower.settings import deployment
@@ -121,17 +121,17 @@ def test_nothing_but_sums_scores_and_sizes_leaves_a_node(played):
     notes = {"protocol", "run", "token", "client", "data", "scores", "drift", "trained", "remarks"}
     for carried in case.grid.carried:
         for content in (carried.message.content, carried.reply.content):
-            assert set(content) <= {codec.NOTE, codec.VECTORS}
-            assert isinstance(content[codec.NOTE], ConfigRecord)
-            assert set(content[codec.NOTE]) == {"json"}
-            if codec.VECTORS not in content:
+            assert set(content) <= {codec.FIELDS, codec.TENSORS}
+            assert isinstance(content[codec.FIELDS], ConfigRecord)
+            assert set(content[codec.FIELDS]) == {"json"}
+            if codec.TENSORS not in content:
                 continue
-            assert isinstance(content[codec.VECTORS], ArrayRecord)
-            assert set(content[codec.VECTORS]) == {codec.FORMAT}
-            for label, tensor in safetensors.torch.load(content[codec.VECTORS][codec.FORMAT].data).items():
+            assert isinstance(content[codec.TENSORS], ArrayRecord)
+            assert set(content[codec.TENSORS]) == {codec.FORMAT}
+            for label, tensor in safetensors.torch.load(content[codec.TENSORS][codec.FORMAT].data).items():
                 assert label.split("/")[2] not in private
                 assert not any(tensor.shape == s.shape and torch.equal(tensor, s) for s in secrets)
-        note = json.loads(carried.reply.content[codec.NOTE]["json"])
+        note = json.loads(carried.reply.content[codec.FIELDS]["json"])
         assert set(note) <= notes
         assert set(note.get("trained") or ()) <= {"round", "finite", "weight", "sums", "log"}
         # a note is short: no vector hides in it
@@ -165,7 +165,7 @@ def test_a_named_data_set_is_dealt_out_on_every_node_as_in_one_process(tmp_path)
     case.grid.app = client_app()
     case.grid.clients = {k: {"partition-id": k} for k in range(3)}
     serve(case.grid.link(), deployment(tables, {"flower": {"wait": 5.0}}), case.out)
-    execute(build.plan(build.resolve(tables)), tmp_path / "one", show=False)
+    execute(build.plan(build.resolve(tables)), tmp_path / "one", progress=False)
     found, expected = load_run(case.out), load_run(tmp_path / "one")
     assert found.rounds == expected.rounds
     assert found.config == expected.config
@@ -186,7 +186,7 @@ def test_a_nodes_own_file_is_split_as_in_a_federation(tmp_path):
     settings = DataSettings(name="own", test_fraction=0.2, seed=7, validation=0.25)
     for k, name in enumerate(CLIENTS):
         np.savez(tmp_path / f"{name}.npz", x=arrays[name][0], y=arrays[name][1])
-        data, _ = own_data(settings, name, k, None, tmp_path / f"{name}.npz")
+        data, _ = load_client_data(settings, name, k, None, tmp_path / f"{name}.npz")
         for mine, theirs in ((data.train, whole[k].train), (data.test, whole[k].test)):
             assert torch.equal(mine.inputs[0], theirs.inputs[0])
             assert torch.equal(mine.targets, theirs.targets)

@@ -7,7 +7,7 @@ import pytest
 
 from fedapm.experiments.settings import DataSettings
 from fedapm.flower import client_app
-from fedapm.flower.client.data import own_data
+from fedapm.flower.client.data import load_client_data
 from fedapm.flower.client.handler import MessageHandler
 from fedapm.flower.client.node import Node, default_state
 from fedapm.flower.problem import DataSummary
@@ -29,20 +29,34 @@ from tests.helpers.unit import refused
 )
 def test_a_node_that_does_not_know_itself_is_refused(config, mentions):
     with refused(*mentions):
-        Node.read(config)
+        Node.from_config(config)
 
 
-def test_a_node_is_the_client_it_says_it_is(monkeypatch):
-    assert Node.read({"client-id": 7}).name(["7", "8"]) == "7"
-    assert Node.read({"partition-id": 1}).name(["a", "b"]) == "b"
-    assert Node.read({"partition-id": 0, "client-id": "b"}).name(["a", "b"]) == "b"
+def test_a_node_is_the_client_it_says_it_is():
+    assert Node.from_config({"client-id": 7}).client_id(["7", "8"]) == "7"
+    assert Node.from_config({"partition-id": 1}).client_id(["a", "b"]) == "b"
+    assert Node.from_config({"partition-id": 0, "client-id": "b"}).client_id(["a", "b"]) == "b"
     with refused("'c'", "not in the experiment"):
-        Node.read({"client-id": "c"}).name(["a", "b"])
+        Node.from_config({"client-id": "c"}).client_id(["a", "b"])
     with refused("partition-id 2", "2 clients"):
-        Node.read({"partition-id": 2}).name(["a", "b"])
-    monkeypatch.setenv("FEDAPM_STATE", "/somewhere")
-    assert Node.read({"client-id": "a"}).state == default_state() == Path("/somewhere")
-    assert Node.read({"client-id": "a", "data-root": "/mine"}).data(DataSettings(root="/theirs")).root == "/mine"
+        Node.from_config({"partition-id": 2}).client_id(["a", "b"])
+    assert (
+        Node.from_config({"client-id": "a", "data-root": "/mine"}).data_settings(DataSettings(root="/theirs")).root
+        == "/mine"
+    )
+
+
+def test_the_default_state_folder_follows_the_environment(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("FEDAPM_STATE", raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert default_state() == Path("/home/me/.local/state/fedapm")
+    monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
+    assert default_state() == Path("/home/me/.local/state/fedapm")
+    monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
+    assert default_state() == Path("/var/state/fedapm")
+    monkeypatch.setenv("FEDAPM_STATE", "~/mine")
+    assert Node.from_config({"client-id": "a"}).state == default_state() == Path("/home/me/mine")
 
 
 def test_a_message_for_somebody_else_is_refused(tmp_path):
@@ -52,10 +66,12 @@ def test_a_message_for_somebody_else_is_refused(tmp_path):
     note, tensors = codec.decode(carried.message.content)
     other = next(name for name in CLIENTS if name != carried.client)
     for config in ({"client-id": other}, {"partition-id": CLIENTS.index(other)}):
-        reply, vectors = MessageHandler(Node.read(config | {"state-dir": str(tmp_path / "x")})).answer(note, tensors)
+        reply, vectors = MessageHandler(Node.from_config(config | {"state-dir": str(tmp_path / "x")})).answer(
+            note, tensors
+        )
         assert vectors == {}
         assert "reached the node of client" in reply["refused"]
-    old, _ = MessageHandler(Node.read({"client-id": "a"})).answer(note | {"protocol": 0}, tensors)
+    old, _ = MessageHandler(Node.from_config({"client-id": "a"})).answer(note | {"protocol": 0}, tensors)
     assert "protocol 0" in old["refused"]
 
 
@@ -64,7 +80,7 @@ def test_other_starting_values_are_refused_by_name(tmp_path):
     case.serve()
     carried = next(c for c in case.grid.carried if c.trains)
     note, tensors = codec.decode(carried.message.content)
-    node = Node.read({"client-id": carried.client, "state-dir": str(tmp_path / "x")})
+    node = Node.from_config({"client-id": carried.client, "state-dir": str(tmp_path / "x")})
     client = MessageHandler(node, lambda name: case.data[case.data.position(name)], case.make)
     reply, _ = client.answer(note | {"u0": note["u0"] | {"digest": "0"}}, tensors)
     assert carried.client in reply["refused"]
@@ -121,33 +137,73 @@ def test_networks_of_a_clients_own_data_cannot_be_made_on_the_server(tmp_path):
         case.serve()
 
 
-def test_a_data_file_that_is_none_is_refused(tmp_path):
+def test_a_malformed_data_file_is_refused(tmp_path):
     settings = DataSettings(name="own")
     with refused("does not exist", "x and y"):
-        own_data(settings, "a", 0, None, tmp_path / "no.npz")
+        load_client_data(settings, "a", 0, None, tmp_path / "no.npz")
     (tmp_path / "text.npz").write_text("hello")
     with refused("text.npz", "not an .npz"):
-        own_data(settings, "a", 0, None, tmp_path / "text.npz")
+        load_client_data(settings, "a", 0, None, tmp_path / "text.npz")
     np.savez(tmp_path / "half.npz", x=np.ones((4, 2)))
     with refused("lacks the array 'y'"):
-        own_data(settings, "a", 0, None, tmp_path / "half.npz")
+        load_client_data(settings, "a", 0, None, tmp_path / "half.npz")
     np.savez(tmp_path / "objects.npz", x=np.array([{}, {}], dtype=object), y=np.ones(2))
     with refused("objects.npz"):
-        own_data(settings, "a", 0, None, tmp_path / "objects.npz")
+        load_client_data(settings, "a", 0, None, tmp_path / "objects.npz")
     np.savez(tmp_path / "one.npz", x=np.ones((1, 2)), y=np.array([0]))
-    with refused("1 sample"):
-        own_data(settings, "a", 0, None, tmp_path / "one.npz")
+    with refused("one.npz", "1 sample"):
+        load_client_data(settings, "a", 0, None, tmp_path / "one.npz")
     with refused("data-file"):
-        own_data(settings, "a", 0, None, None)
+        load_client_data(settings, "a", 0, None, None)
     with refused("pair (x, y)"):
-        own_data(settings, "a", 0, lambda _: [1, 2], None)
+        load_client_data(settings, "a", 0, lambda _: [1, 2], None)
     np.savez(tmp_path / "parted.npz", x=np.ones((4, 2)), y=np.arange(4), x_test=np.ones((3, 2)), y_test=np.arange(3))
-    data, _ = own_data(settings, "a", 0, None, tmp_path / "parted.npz")
+    data, _ = load_client_data(settings, "a", 0, None, tmp_path / "parted.npz")
     assert (len(data.train), len(data.test)) == (4, 3)
 
 
-@pytest.mark.parametrize("note", [{}, {"train": 0}, {"train": "x"}, {"train": 3, "inputs": [[[2], "os"]]}])
-def test_a_note_on_data_that_is_none_is_refused(note):
+@pytest.mark.parametrize(
+    ("arrays", "mentions"),
+    [
+        ({"x": np.ones((4, 2)), "y": np.arange(3)}, ["equally many"]),
+        ({"x": np.ones((4, 2)), "y": np.array(1)}, ["'y'", "shape ()"]),
+        ({"x": np.array(1.0), "y": np.arange(3)}, ["'x'", "one row per sample"]),
+        ({"x": np.ones((4, 2)), "y": np.ones((4, 1), dtype=int)}, ["'y'", "(4, 1)", "whole number"]),
+        ({"x": np.ones((4, 2)), "y": np.array(["a", "b", "a", "b"])}, ["numbers"]),
+        ({"x": np.ones((4, 2)), "y": np.array([0, 1, -1, 0])}, ["class -1"]),
+        ({"x": np.full((4, 2), np.nan), "y": np.arange(4)}, ["NaN"]),
+        ({"x": np.ones((4, 2), dtype=np.longdouble), "y": np.arange(4)}, ["float"]),
+        ({"x": np.ones((4, 2), dtype=">f4"), "y": np.arange(4)}, ["byte order"]),
+        ({"x": np.ones((0, 2)), "y": np.ones(0, dtype=int)}, ["no training data"]),
+        ({"x": np.ones((4, 2)), "y": np.arange(4), "x_test": np.ones((3, 2))}, ["lacks the array 'y_test'"]),
+        (
+            {"x": np.ones((4, 2)), "y": np.arange(4), "x_test": np.ones((3, 5)), "y_test": np.arange(3)},
+            ["different shapes", "(5,)"],
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_refused(tmp_path, arrays, mentions):
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with refused("bad.npz", *mentions):
+        load_client_data(DataSettings(name="own"), "a", 0, None, tmp_path / "bad.npz")
+
+
+def test_a_damaged_data_file_is_refused(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, x=np.random.default_rng(0).random((40, 20)), y=np.arange(40))
+    whole = path.read_bytes()
+    np.save(tmp_path / "array.npy", np.ones(3))
+    damaged = [b"", whole[:50], whole[: len(whole) // 2], whole[:200] + b"\0" * 400 + whole[600:], b"PK\x03\x04"]
+    for content in [*damaged, (tmp_path / "array.npy").read_bytes()]:
+        path.write_bytes(content)
+        with refused("data.npz", "not an .npz file"):
+            load_client_data(DataSettings(name="own"), "a", 0, None, path)
+    with refused("not an .npz file"):
+        load_client_data(DataSettings(name="own"), "a", 0, None, tmp_path)
+
+
+@pytest.mark.parametrize("fields", [{}, {"train": 0}, {"train": "x"}, {"train": 3, "inputs": [[[2], "os"]]}])
+def test_a_malformed_data_summary_is_refused(fields):
     usual = {
         "train": 3,
         "test": 1,
@@ -156,6 +212,6 @@ def test_a_note_on_data_that_is_none_is_refused(note):
         "inputs": [[[2], "float32"]],
         "target": [[[], "int64"]],
     }
-    assert DataSummary.read(usual).shapes == ((2,),)
-    with refused("not one"):
-        DataSummary.read({**usual, **note} if note else {})
+    assert DataSummary.from_json(usual).shapes == ((2,),)
+    with refused("malformed"):
+        DataSummary.from_json({**usual, **fields} if fields else {})

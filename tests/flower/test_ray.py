@@ -43,6 +43,6 @@ def test_a_simulation_on_ray_gives_the_records_of_one_process(tmp_path):
     told = environment(tmp_path) | {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=told)
     assert done.returncode == 0, done.stderr
-    execute(build.plan(build.resolve(tables)), tmp_path / "one", show=False)
+    execute(build.plan(build.resolve(tables)), tmp_path / "one", progress=False)
     assert load_run(tmp_path / "run").rounds == load_run(tmp_path / "one").rounds
     assert len(list((tmp_path / "states").rglob("model.safetensors"))) == 3

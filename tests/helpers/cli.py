@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
@@ -14,6 +15,7 @@ with warnings.catch_warnings():
     # typer 0.20 asks click 8.5 for a name that click means to drop
     warnings.simplefilter("ignore", DeprecationWarning)
     from fedapm.cli import app as cli
+    from fedapm.loggers.console import RUN_DETAILS
 
 QUICK = ["--set", "data.clients=4", "--set", "engine.fraction=0.5"]
 
@@ -33,10 +35,17 @@ def fedapm(*arguments: object) -> Outcome:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["fedapm", *map(str, arguments)])
         patch.setenv("OMP_NUM_THREADS", "1")
+        logger = logging.getLogger("fedapm")
+        before = logger.handlers, logger.propagate, logger.level
         try:
             cli.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
+        finally:
+            logger.handlers, logger.propagate, level = before
+            logger.setLevel(level)
+            for name in RUN_DETAILS:
+                logging.getLogger(name).setLevel(logging.NOTSET)
     return Outcome(code, out.getvalue(), err.getvalue())
 
 

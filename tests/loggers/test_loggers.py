@@ -17,7 +17,7 @@ from fedapm.core.record import RoundRecord
 from fedapm.errors import Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
-from fedapm.loggers import followers
+from fedapm.loggers import log_callbacks
 from fedapm.loggers.guarded import Guarded
 from fedapm.loggers.scalars import flat, scalars
 from fedapm.runs.records import load_run
@@ -55,10 +55,6 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 def plan(**algorithm: Any) -> RunSpec:
     return build.plan(build.resolve(SETTINGS, {"algorithm": algorithm}))
-
-
-def silent(_: str) -> None:
-    """Nobody listens."""
 
 
 class StopRule:
@@ -164,7 +160,7 @@ def test_a_run_can_be_read_back_from_its_event_files(tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.err
     assert_whole(in_tensorboard(tmp_path / "run"), tmp_path / "run")
     same = build.resolve(SETTINGS, {"engine": {"rounds": 2, "checkpoint_every": 10}})
-    execute(build.plan(same), tmp_path / "plain", show=False)
+    execute(build.plan(same), tmp_path / "plain", progress=False)
     for name in ("config.toml", "rounds.jsonl"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
     assert not (tmp_path / "plain" / "logs").exists()
@@ -174,7 +170,7 @@ def test_the_settings_are_hyperparameters(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    execute(plan(rho=0.25), tmp_path / "run", show=False, callbacks=followers(["tensorboard"], tmp_path, silent))
+    execute(plan(rho=0.25), tmp_path / "run", progress=False, callbacks=log_callbacks(["tensorboard"], tmp_path))
     log = EventAccumulator(str(tmp_path / "run" / "logs" / "tensorboard"))
     log.Reload()
     held = {tag: HParamsPluginData.FromString(data) for tag, data in log.PluginTagToContent("hparams").items()}
@@ -187,23 +183,23 @@ def test_the_settings_are_hyperparameters(tmp_path: Path) -> None:
 
 def test_a_resumed_run_goes_on_in_its_log_without_a_round_twice(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "all" / "run"
-    follow = followers([kind], tmp_path / "all", silent)
+    follow = log_callbacks([kind], tmp_path / "all")
     for stop in (1, 3, 3):
         with pytest.raises(Interrupted):
-            execute(plan(), folder, resume=True, show=False, callbacks=[*follow, StopRule(stop)])
+            execute(plan(), folder, resume=True, progress=False, callbacks=[*follow, StopRule(stop)])
         # as after a kill: only the checkpoint of round 2 is there, and the log is ahead of it
         for path in (folder / "checkpoints").glob("round-*.safetensors"):
             if path.name != "round-000002.safetensors":
                 path.unlink()
-    execute(plan(), folder, resume=True, show=False, callbacks=follow)
+    execute(plan(), folder, resume=True, progress=False, callbacks=follow)
     assert load_run(folder).complete
     assert_whole(logged(kind, folder), folder)
 
 
 def test_a_log_that_begins_late_has_the_rounds_before_it(tmp_path: Path, kind: str) -> None:
     with pytest.raises(Interrupted):
-        execute(plan(), tmp_path / "run", show=False, callbacks=[StopRule(3)])
-    execute(plan(), tmp_path / "run", resume=True, show=False, callbacks=followers([kind], tmp_path, silent))
+        execute(plan(), tmp_path / "run", progress=False, callbacks=[StopRule(3)])
+    execute(plan(), tmp_path / "run", resume=True, progress=False, callbacks=log_callbacks([kind], tmp_path))
     assert_whole(logged(kind, tmp_path / "run"), tmp_path / "run")
 
 
@@ -232,7 +228,7 @@ def test_the_server_and_the_experiment_are_those_of_the_environment(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "another")
-    execute(plan(), tmp_path / "run", show=False, callbacks=followers(["mlflow"], tmp_path, silent))
+    execute(plan(), tmp_path / "run", progress=False, callbacks=log_callbacks(["mlflow"], tmp_path))
     assert not (tmp_path / "mlflow.db").exists()
     client, run = mlflow_run(database, tmp_path / "run")
     assert client.get_experiment(run.info.experiment_id).name == "another"
@@ -265,15 +261,14 @@ class Broken:
         self.calls += 1
 
 
-def test_a_log_that_breaks_does_not_break_the_run(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_a_log_that_breaks_does_not_break_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     broken = Broken()
-    execute(plan(), tmp_path / "run", show=False, callbacks=[lambda *_: Guarded(broken, "TensorBoard", said.append)])
+    execute(plan(), tmp_path / "run", progress=False, callbacks=[lambda *_: Guarded(broken, "TensorBoard")])
     assert load_run(tmp_path / "run").complete
     assert broken.calls == 1
-    assert len(said) == 1
-    assert "No space left" in said[0]
-    assert "the run itself goes on" in said[0]
+    (message,) = caplog.messages
+    assert "No space left" in message
+    assert "the run itself goes on" in message
 
 
 @pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
@@ -288,12 +283,12 @@ def test_a_missing_library_is_one_line_and_nothing_is_written(
 
 def test_an_unknown_kind_is_named() -> None:
     with refused("'tensorbord'", "'tensorboard'"):
-        followers(["tensorboard", "tensorbord"], Path(), silent)
+        log_callbacks(["tensorboard", "tensorbord"], Path())
 
 
 def test_a_log_needs_a_folder(tmp_path: Path) -> None:
     with refused("'tensorboard'", "folder"):
-        execute(plan(), None, show=False, callbacks=followers(["tensorboard"], tmp_path, silent))
+        execute(plan(), None, progress=False, callbacks=log_callbacks(["tensorboard"], tmp_path))
 
 
 def test_nobody_who_does_not_ask_imports_a_logging_library(tmp_path: Path) -> None:
@@ -314,9 +309,9 @@ def test_observers_are_made_with_the_last_round_that_is_there(tmp_path: Path) ->
         return StopRule(-1)
 
     with pytest.raises(Interrupted):
-        execute(plan(), tmp_path / "run", show=False, callbacks=[make, StopRule(3)])
-    result = execute(plan(), tmp_path / "run", resume=True, show=False, callbacks=[make])
-    whole = execute(plan(), None, show=False, callbacks=[make])
+        execute(plan(), tmp_path / "run", progress=False, callbacks=[make, StopRule(3)])
+    result = execute(plan(), tmp_path / "run", resume=True, progress=False, callbacks=[make])
+    whole = execute(plan(), None, progress=False, callbacks=[make])
     assert seen == [(tmp_path / "run", -1), (tmp_path / "run", 3), (None, -1)]
     assert torch.equal(result.state_dict("0")["head.weight"], whole.state_dict("0")["head.weight"]), (
         "observers have no part in the results"

@@ -53,38 +53,38 @@ def check_many_clients_at_once(make: Callable[[], nn.Module], inputs: Sequence[T
     def loss(parameters: dict[str, Tensor], batch: tuple[Tensor, ...], target: Tensor) -> Tensor:
         return cross_entropy(functional_call(skeleton, parameters, batch), target)
 
-    found, values = vmap(grad_and_value(loss))(batched, tuple(inputs), targets)
+    gradients, values = vmap(grad_and_value(loss))(batched, tuple(inputs), targets)
     for client, network in enumerate(networks):
         alone = cross_entropy(network(*(part[client] for part in inputs)), targets[client])
         expected = torch.autograd.grad(alone, list(network.parameters()))
         assert_close(values[client], alone.detach())
         for (name, _), gradient in zip(network.named_parameters(), expected, strict=True):
-            assert_close(found[name][client], gradient)
+            assert_close(gradients[name][client], gradient)
 
 
-def check_flow(network: nn.Module, inputs: Sequence[Tensor]) -> None:
-    """Cut anywhere a preset would cut it, a forward pass gives the same scores and the same gradients."""
+def check_forward_steps(network: nn.Module, inputs: Sequence[Tensor]) -> None:
+    """Split where a preset would split it, a forward pass gives the same logits and the same gradients."""
     network.eval()
-    cuts = 0
+    splits = 0
     for preset in {"input", "split_input", "output"} & network.stages.keys():
         split = SplitRule(preset=preset).apply(network)
         for trained in (split.personal, split.shared):
-            found = forward.cut(network, trained, len(inputs))
-            if found is None:
+            parts = forward.split_forward(network, trained, len(inputs))
+            if parts is None:
                 continue
-            cuts += 1
+            splits += 1
             parameters = [dict(network.named_parameters())[n] for n in trained]
             with torch.no_grad():
-                features = found.features(inputs)
-            scores, expected = found.rest(*features), network(*inputs)
-            assert torch.equal(scores, expected)
+                features = parts.compute_features(inputs)
+            logits, expected = parts.forward_features(*features), network(*inputs)
+            assert torch.equal(logits, expected)
             pairs = zip(
-                torch.autograd.grad(scores.square().sum(), parameters),
+                torch.autograd.grad(logits.square().sum(), parameters),
                 torch.autograd.grad(expected.square().sum(), parameters),
                 strict=True,
             )
             assert all(torch.equal(a, b) for a, b in pairs)
-    assert cuts >= len(network.stages) - 1, "every preset leaves something that need not be computed twice"
+    assert splits >= len(network.stages) - 1, "every preset leaves something that need not be computed twice"
 
 
 def check_learns(network: nn.Module, inputs: Sequence[Tensor], targets: Tensor, lr: float, steps: int = 12) -> None:

@@ -13,7 +13,7 @@ from fedapm.models import HARClassifier
 from tests.helpers.unit import few
 from tests.models.checks import (
     check_dropout,
-    check_flow,
+    check_forward_steps,
     check_learns,
     check_many_clients_at_once,
     fillers,
@@ -114,8 +114,8 @@ def test_many_clients_at_once(pool: int) -> None:
 
 def test_cut_at_a_preset_it_computes_the_same() -> None:
     inputs = noise(3, 3, 16), noise(3, 3, 16, seed=1), torch.tensor([16, 0, 5]), torch.tensor([9, 16, 0])
-    check_flow(seeded(network_of_three), inputs)
-    check_flow(seeded(network_of_three), inputs[:2])
+    check_forward_steps(seeded(network_of_three), inputs)
+    check_forward_steps(seeded(network_of_three), inputs[:2])
 
 
 def test_half_precision_inputs_are_computed_in_the_networks_own() -> None:

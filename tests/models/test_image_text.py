@@ -13,7 +13,7 @@ from fedapm.models import ImageTextClassifier
 from tests.helpers.unit import few
 from tests.models.checks import (
     check_dropout,
-    check_flow,
+    check_forward_steps,
     check_learns,
     check_many_clients_at_once,
     fillers,
@@ -125,8 +125,8 @@ def test_many_clients_at_once() -> None:
 
 def test_cut_at_a_preset_it_computes_the_same() -> None:
     inputs = noise(3, 7), noise(3, 4, 5), torch.tensor([1, 0, 1]), torch.tensor([4, 2, 0])
-    check_flow(seeded(small), inputs)
-    check_flow(seeded(small), inputs[:2])
+    check_forward_steps(seeded(small), inputs)
+    check_forward_steps(seeded(small), inputs[:2])
 
 
 def test_half_precision_inputs_are_computed_in_the_networks_own() -> None:

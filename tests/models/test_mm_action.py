@@ -13,7 +13,7 @@ from fedapm.models import MMActionClassifier
 from tests.helpers.unit import few, refused
 from tests.models.checks import (
     check_dropout,
-    check_flow,
+    check_forward_steps,
     check_learns,
     check_many_clients_at_once,
     fillers,
@@ -142,10 +142,10 @@ def test_many_clients_at_once() -> None:
 
 def test_cut_at_a_preset_it_computes_the_same() -> None:
     audio, video, sounds, frames = noise(3, 16, 6), noise(3, 4, 5), torch.tensor([16, 0, 5]), torch.tensor([4, 2, 0])
-    check_flow(seeded(both), (audio, video, sounds, frames))
-    check_flow(seeded(both), (audio, video))
-    check_flow(seeded(by_ear), (audio, sounds))
-    check_flow(seeded(by_ear), (audio,))
+    check_forward_steps(seeded(both), (audio, video, sounds, frames))
+    check_forward_steps(seeded(both), (audio, video))
+    check_forward_steps(seeded(by_ear), (audio, sounds))
+    check_forward_steps(seeded(by_ear), (audio,))
 
 
 def test_half_precision_inputs_are_computed_in_the_networks_own() -> None:
@@ -172,5 +172,5 @@ def test_the_wrong_number_of_modalities_is_refused() -> None:
         both()(audio)
     with refused("needs video", "video_dim=0"):
         both()(audio, lengths)
-    with refused("hears only", "video_dim"):
+    with refused("audio alone", "video_dim"):
         by_ear()(audio, torch.randn(2, 4, 5), lengths, lengths)

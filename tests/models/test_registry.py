@@ -15,7 +15,7 @@ from fedapm.core.split import SplitRule
 from fedapm.data.federation import ClientData
 from fedapm.models import CNN, MODELS
 from tests.helpers.unit import refused
-from tests.models.checks import check_flow, check_many_clients_at_once, noise, seeded, size
+from tests.models.checks import check_forward_steps, check_many_clients_at_once, noise, seeded, size
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "digits": [(1, 8, 8)],
@@ -64,8 +64,8 @@ def test_classes_and_sizes_come_from_the_data(name: str, classes: int) -> None:
         ("resnet18", [(3, 224, 224)], {"channels": 3, "stem": "large"}),
     ],
 )
-def test_fitting(name: str, shapes: list[tuple[int, ...]], expected: dict[str, Any]) -> None:
-    assert MODELS[name].fitting(shapes) == expected
+def test_arguments_for_shapes(name: str, shapes: list[tuple[int, ...]], expected: dict[str, Any]) -> None:
+    assert MODELS[name].arguments_for(shapes) == expected
 
 
 def test_named_options_win_over_what_the_data_suggest() -> None:
@@ -76,15 +76,15 @@ def test_named_options_win_over_what_the_data_suggest() -> None:
 @pytest.mark.parametrize(
     ("name", "shapes", "mentions"),
     [
-        ("cnn", [(9,), (4, 7), (), ()], ["square pictures", "(9), (4, 7)"]),
-        ("cnn", [(3, 16, 24)], ["square pictures", "(3, 16, 24)"]),
+        ("cnn", [(9,), (4, 7), (), ()], ["square images", "(9), (4, 7)"]),
+        ("cnn", [(3, 16, 24)], ["square images", "(3, 16, 24)"]),
         ("cnn", [(3, 3, 3)], ["4 pixels"]),
-        ("resnet18", [(3, 16), (3, 16), (), ()], ["pictures (channels, height, width)", "(3, 16), (3, 16)"]),
-        ("image-text", [(3, 32, 32)], ["a text's (steps, features)", "(3, 32, 32)"]),
+        ("resnet18", [(3, 16), (3, 16), (), ()], ["images (channels, height, width)", "(3, 16), (3, 16)"]),
+        ("image-text", [(3, 32, 32)], ["of a text (steps, features)", "(3, 32, 32)"]),
         ("har", [(3, 32, 32)], ["two sensors", "(3, 32, 32)"]),
         ("har", [(3, 128), (1, 128), (), ()], ["as many axes"]),
         ("har", [(600, 80), ()], ["two sensors", "(600, 80)"]),
-        ("mm-action", [(3, 32, 32)], ["sound (time, features)", "(3, 32, 32)"]),
+        ("mm-action", [(3, 32, 32)], ["audio (time, features)", "(3, 32, 32)"]),
         ("mm-action", [(9, 9), (9, 9), (9, 9), (), (), ()], ["(9, 9), (9, 9), (9, 9)"]),
     ],
 )
@@ -162,11 +162,11 @@ def test_the_cnn_for_other_pictures() -> None:
         [1 * 16 * 9 + 16, 16 * 32 * 9 + 32, 32 * 7 * 7 * 128 + 128, 128 * 2 + 2]
     )
     for side in (4, 27, 30, 64):
-        network = CNN(classes=2, **CNN.fitting([(3, side, side)]))
+        network = CNN(classes=2, **CNN.arguments_for([(3, side, side)]))
         assert network(torch.randn(2, 3, side, side).half()).shape == (2, 2)
 
 
 def test_the_cnn_for_many_clients_at_once_and_in_steps() -> None:
     targets = torch.tensor([[0, 1], [2, 2], [1, 0]])
     check_many_clients_at_once(lambda: CNN(classes=3, size=8), (noise(3, 2, 3, 8, 8),), targets)
-    check_flow(seeded(lambda: CNN(classes=3, size=8)), (noise(2, 3, 8, 8),))
+    check_forward_steps(seeded(lambda: CNN(classes=3, size=8)), (noise(2, 3, 8, 8),))

@@ -11,7 +11,7 @@ from fedapm.models import ResNet18
 from tests.helpers.unit import refused
 from tests.models.checks import (
     check_dropout,
-    check_flow,
+    check_forward_steps,
     check_learns,
     check_many_clients_at_once,
     noise,
@@ -62,12 +62,12 @@ def test_a_sample_does_not_depend_on_its_batch() -> None:
     ("side", "expected"), [(32, [32, 32, 16, 8, 4]), (64, [32, 32, 16, 8, 4]), (224, [56, 56, 28, 14, 7])]
 )
 def test_the_stem_suits_the_pictures(side: int, expected: list[int]) -> None:
-    network = ResNet18(classes=3, width=4, **ResNet18.fitting([(3, side, side)]))
+    network = ResNet18(classes=3, width=4, **ResNet18.arguments_for([(3, side, side)]))
     assert maps(network, side) == expected
 
 
 def test_grey_pictures() -> None:
-    network = ResNet18(classes=3, width=4, **ResNet18.fitting([(1, 28, 28)]))
+    network = ResNet18(classes=3, width=4, **ResNet18.arguments_for([(1, 28, 28)]))
     assert network(torch.randn(2, 1, 28, 28)).shape == (2, 3)
 
 
@@ -85,7 +85,7 @@ def test_many_clients_at_once() -> None:
 
 
 def test_cut_at_a_preset_it_computes_the_same() -> None:
-    check_flow(seeded(narrow), (noise(2, 3, 16, 16),))
+    check_forward_steps(seeded(narrow), (noise(2, 3, 16, 16),))
 
 
 def test_half_precision_inputs_are_computed_in_the_networks_own() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from fedapm.models.sequences import GRU, Convolutions, inside, keep, modalities
+from fedapm.models.sequences import GRU, Convolutions, masked, step_mask, value_shapes
 from tests.helpers.unit import few, refused
 from tests.models.checks import fillers, noise, padded, seeded, size
 
@@ -32,7 +32,7 @@ def test_convolutions_of_padded_signals_are_those_of_the_signals(
     network = seeded(lambda: Convolutions(2, pool), seed)
     signal = padded(noise(3, 2, 19 + more, seed=seed), lengths, filler, dim=2)
     known = torch.tensor(lengths)
-    found, left = network(signal, known), network.left(known)
+    found, left = network(signal, known), network.output_lengths(known)
     for sample, length in enumerate(lengths):
         steps = int(left[sample])
         assert (steps > 0) == (length > 0), "a short sequence must not vanish"
@@ -47,7 +47,7 @@ def test_without_lengths_everything_is_there() -> None:
     network = seeded(lambda: Convolutions(2))
     signal = noise(3, 2, 13)
     assert torch.equal(network(signal), network(signal, torch.tensor([13, 13, 13])))
-    assert network.left(None) is None
+    assert network.output_lengths(None) is None
     assert network(signal).shape == (3, 2, 128)
 
 
@@ -67,7 +67,7 @@ def test_a_gru_over_padded_steps_says_what_it_says_without(
 ) -> None:
     gru = seeded(lambda: GRU(4, 5), seed)
     steps = padded(noise(3, 19 + more, 4, seed=seed), lengths, filler, dim=1)
-    found = gru.over(steps, torch.tensor(lengths))
+    found = gru.states(steps, torch.tensor(lengths))
     assert bool(torch.isfinite(found).all())
     for sample, length in enumerate(lengths):
         if length:
@@ -83,19 +83,19 @@ def test_a_gru_can_always_be_differentiated() -> None:
 
 
 @pytest.mark.parametrize("lengths", [None, torch.tensor([0, 2, 9, -1])])
-def test_inside(lengths: torch.Tensor | None) -> None:
-    found = inside(lengths, torch.zeros(4, 3, 7))
+def test_step_mask(lengths: torch.Tensor | None) -> None:
+    found = step_mask(lengths, torch.zeros(4, 3, 7))
     expected = [[1, 1, 1]] * 4 if lengths is None else [[0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]]
     assert found.tolist() == torch.tensor(expected).bool().tolist()
-    assert inside(lengths, torch.zeros(4, 7, 3), -1).tolist() == found.tolist()
+    assert step_mask(lengths, torch.zeros(4, 7, 3), -1).tolist() == found.tolist()
 
 
 def test_what_is_not_kept_has_no_gradient_even_where_it_is_not_finite() -> None:
     values = torch.tensor([1.0, float("nan"), float("inf")], requires_grad=True)
-    kept = keep(values, torch.tensor([True, False, False]))
+    kept = masked(values, torch.tensor([True, False, False]))
     assert kept.tolist() == [1.0, 0.0, 0.0]
     assert torch.autograd.grad(kept.sum(), values)[0].tolist() == [1.0, 0.0, 0.0]
 
 
 def test_lengths_are_no_modalities() -> None:
-    assert modalities([(3, 128), (7,), (), ()]) == [(3, 128), (7,)]
+    assert value_shapes([(3, 128), (7,), (), ()]) == [(3, 128), (7,)]

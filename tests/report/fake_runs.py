@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import math
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from fedapm.report.metrics import MetricInfo
+
+ACCURACY = MetricInfo("accuracy", "Accuracy", "%")
+TRAIN_LOSS = MetricInfo("train_loss", "Training loss", higher_is_better=False, data="train")
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class Fake:
     auc: bool = True
     stationarity: bool = False
     capped: bool = False
+    metrics: tuple[MetricInfo, ...] = ()
+    """Metrics of the user's own, which the run describes."""
 
 
 COMPARISON = (
@@ -63,6 +70,7 @@ def write_fake(path: Path, fake: Fake) -> Path:
         "seed": fake.seed,
         "status": fake.status,
         "rounds": fake.rounds,
+        "metrics": [asdict(metric) for metric in fake.metrics],
         "data": fake.data,
         "model": "DigitsNet",
         "clients": clients,
@@ -135,7 +143,10 @@ def _evaluation(
         per_client["accuracy"] = list(accuracy)
         per_client["f1"] = [value * 0.98 for value in accuracy]
         per_client["auc"] = [None if i == 0 or not fake.auc else 0.5 + value / 2 for i, value in enumerate(accuracy)]
-    summaries = {name: _summary(values, "loss" in name) for name, values in per_client.items()}
+    for metric in fake.metrics:
+        per_client[metric.name] = [(1 + value) / 2 if metric.higher_is_better else 1 - value for value in accuracy]
+    losses = {metric.name for metric in fake.metrics if not metric.higher_is_better} | {"train_loss", "test_loss"}
+    summaries = {name: _summary(values, name in losses) for name, values in per_client.items()}
     if "auc" in summaries:
         summaries["auc"]["clients"] = sum(value is not None for value in per_client["auc"])
     return summaries | {"per_client": per_client}

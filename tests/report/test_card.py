@@ -18,8 +18,9 @@ from fedapm.report import summary_table
 from fedapm.report.card import card, digest, write_card
 from fedapm.report.card_text import as_markdown
 from fedapm.runs.command import command_line, private, repeating
+from fedapm.runs.layout import SESSIONS
 from fedapm.runs.records import find_runs
-from fedapm.runs.sessions import SESSIONS, read_sessions, session
+from fedapm.runs.sessions import read_sessions, session
 from tests.helpers.cli import QUICK, fedapm
 
 COMPARE = ["compare", "--methods", "fedprox,fedapm", "--seeds", "0,1", "--rounds", "1", *QUICK]
@@ -89,7 +90,7 @@ def test_the_numbers_are_those_of_the_report(compared: Path) -> None:
     rows = {row.label: row for row in summary_table(find_runs(compared))}
     text = (compared / "card.md").read_text("utf-8")
     for found in read(compared)["scores"]:
-        accuracy = rows[found["label"]].accuracy
+        accuracy = rows[found["label"]].cells["accuracy"]
         assert found["accuracy"] == {"mean": accuracy.mean, "std": accuracy.std}
         assert f"| {found['label']} | {100 * (accuracy.mean or 0):.2f} ± {100 * (accuracy.std or 0):.2f} |" in text
 

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from fedapm.report.comparison.clients import ClientScores, client_table
+from fedapm.report.comparison.columns import metric_column
 from fedapm.report.comparison.series import all_series, group_runs
-from fedapm.report.comparison.summary import ACCURACY
 from fedapm.runs.records import find_runs
+from tests.report.fake_runs import ACCURACY as METRIC
 from tests.report.fake_runs import tiny_run
+
+ACCURACY = metric_column(METRIC)
 
 
 def table_of(folder: Path) -> ClientScores:

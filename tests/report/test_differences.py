@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from fedapm.report import summary_table
+from fedapm.report.comparison.columns import metric_column
 from fedapm.report.comparison.differences import Against, against_references, difference_text, interval_text
 from fedapm.report.comparison.sections import differences
 from fedapm.report.comparison.series import all_series, group_runs
-from fedapm.report.comparison.summary import ACCURACY
 from fedapm.report.figures.differences import cut_off
 from fedapm.report.figures.style import styles
 from fedapm.runs.records import find_runs
+from tests.report.fake_runs import ACCURACY as METRIC
 from tests.report.fake_runs import tiny_run, write_comparison
 from tests.report.pages import Shown, check_markup, page_of, words_of
+
+ACCURACY = metric_column(METRIC)
 
 
 def references_of(folder: Path) -> list[Against]:

@@ -59,7 +59,7 @@ def test_both_kinds_in_one_report_is_a_trouble(tmp_path: Path) -> None:
     assert "Not everything went to plan" in words
     assert "do not compare" in words
     rows = summary_table(find_runs(tmp_path))
-    assert not any(row.accuracy.best for row in rows)
+    assert not any(row.cells["accuracy"].best for row in rows)
     assert {row.label: row.judged_by for row in rows} == {"FedAPM": "validation", "FedAvg": "test", "Local": "test"}
     assert "some are validation scores" in terminal_of(tmp_path)
 

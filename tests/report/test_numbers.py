@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedapm.report import numbers
-from fedapm.report.comparison.summary import COLUMNS, LAST_ROUND, Column, Estimate
+from fedapm.report.comparison.columns import SENT, Column, Estimate
 
 
 @pytest.mark.parametrize(
@@ -56,5 +56,5 @@ def test_the_spread_has_the_decimals_of_its_mean() -> None:
     cell = Estimate({1: 0.1, 2: 0.2})
     assert (loss.mean_text(cell), loss.std_text(cell)) == ("0.150", "± 0.071")
     exact = Estimate({1: 4.4, 2: 4.4})
-    assert LAST_ROUND[-1].std_text(exact) == ""
-    assert COLUMNS[0].mean_text(Estimate({})) == "–"
+    assert SENT.std_text(exact) == ""
+    assert SENT.mean_text(Estimate({})) == "–"

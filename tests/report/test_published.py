@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from fedapm.report.comparison.curves import QUANTITIES
-from fedapm.report.comparison.published import publication, published_data, published_lines
+from fedapm.report.comparison.curves import OF_ROUNDS, of_metric
+from fedapm.report.comparison.published import SCORES, publication, published_data, published_lines
 from fedapm.report.comparison.series import all_series, group_runs
 from fedapm.report.comparison.summary import summary_table
 from fedapm.report.comparison.warnings import how_judged
 from fedapm.report.figures.style import styles
 from fedapm.runs.records import find_runs
+from tests.report.fake_runs import ACCURACY as METRIC
 from tests.report.fake_runs import COMPARISON, Fake, write_comparison
 from tests.report.pages import Shown, check_markup, page_of, words_of
 
-ACCURACY = next(quantity for quantity in QUANTITIES if quantity.key == "accuracy")
-DRIFT = next(quantity for quantity in QUANTITIES if quantity.key == "drift")
+ACCURACY = of_metric(METRIC)
+DRIFT = next(quantity for quantity in OF_ROUNDS if quantity.key == "drift")
 DITTO = Fake("ditto", "Ditto", views={"P": 0.9, "G": 0.7})
 
 
@@ -48,12 +49,12 @@ def test_published_rows_meet_ours_by_method_and_model(tmp_path: Path) -> None:
     assert ours == {"FedAPM": "FedAPM", "FedAvg": "FedAvg", "Ditto-P": "Ditto-P", "Ditto-G": "Ditto-G"}
     assert [pair.here is None for pair in found.pairs] == [False] * 4 + [True] * 10
     first = found.pairs[0]
-    assert [first.published_text(score) for score in ("accuracy", "f1", "auc")] == ["73.8", "72.5", "87.3"]
+    assert [first.published_text(score) for score in SCORES] == ["73.8", "72.5", "87.3"]
     assert first.here is not None
-    assert [first.here_cell(place) for place in range(3)] == [
-        first.here.best_round_accuracy,
-        first.here.best_round_f1,
-        first.here.best_round_auc,
+    assert [first.here_cell(score) for score in SCORES] == [
+        first.here.cells["best_round_accuracy"],
+        first.here.cells["best_round_f1"],
+        first.here.cells["best_round_auc"],
     ]
 
 

@@ -16,7 +16,8 @@ from selenium import webdriver
 from fedapm.errors import FedapmError
 from fedapm.report.numbers import tick
 from fedapm.report.sweep.axis import value_axis
-from fedapm.report.sweep.runs import SWEEP, read_sweep, write_sweep_report
+from fedapm.report.sweep.runs import read_sweep, write_sweep_report
+from fedapm.runs.layout import SWEEP_INFO
 from tests.report.fake_runs import Fake, tiny_run, write_fake
 from tests.report.pages import check_markup, words_of
 from tests.report.test_browser import CHROMIUM, DRIVER, FLAGS, WIDTHS
@@ -36,7 +37,7 @@ def write_sweep(folder: Path, vary: dict[str, Any], places: Sequence[Place], see
             place = f"{inside or 'all'}/{fake.method}/seed-{seed}"
             write_fake(folder / place, replace(fake, seed=seed))
             runs[place] = values
-    (folder / SWEEP).write_text(json.dumps({"vary": vary, "runs": runs}), encoding="utf-8")
+    (folder / SWEEP_INFO).write_text(json.dumps({"vary": vary, "runs": runs}), encoding="utf-8")
     return folder
 
 
@@ -96,7 +97,7 @@ def test_the_figure_has_the_numbers_of_the_table(tmp_path: Path) -> None:
         tiny_run(tmp_path / f"a/seed-{seed}", "fedapm", seed, [[0.1], [low]])
         tiny_run(tmp_path / f"b/seed-{seed}", "fedapm", seed, [[0.1], [high]])
     runs = {f"{name}/seed-{seed}": {RHO: rho} for name, rho in {"a": 1, "b": 2}.items() for seed in (1, 2)}
-    (tmp_path / SWEEP).write_text(json.dumps({"vary": {RHO: [1, 2]}, "runs": runs}))
+    (tmp_path / SWEEP_INFO).write_text(json.dumps({"vary": {RHO: [1, 2]}, "runs": runs}))
     page = page_of(tmp_path)
     assert told(page, "Accuracy in per cent against").endswith("Fedapm: 55.00 at 1, 80.00 at 2.")
     cells = re.findall(r"<td>([^<]*) <span class=\"std\">([^<]*)</span></td>", page)
@@ -113,9 +114,9 @@ def test_diverged_and_unfinished_and_missing_runs_are_named_and_drawn_as_that(tm
         (replace(APM, status="interrupted", reached=3), {RHO: 10}),
     ]
     write_sweep(tmp_path, {RHO: [0.1, 1, 10, 100]}, places, seeds=(1,))
-    record = json.loads((tmp_path / SWEEP).read_text())
+    record = json.loads((tmp_path / SWEEP_INFO).read_text())
     record["runs"]["not/there/seed-1"] = {RHO: 100}
-    (tmp_path / SWEEP).write_text(json.dumps(record))
+    (tmp_path / SWEEP_INFO).write_text(json.dumps(record))
     page = page_of(tmp_path)
     check_markup(page)
     words = words_of(page)
@@ -169,7 +170,7 @@ def test_values_that_are_no_numbers_stand_side_by_side(tmp_path: Path) -> None:
     for i, (fake, values) in enumerate(places):
         write_fake(folder / f"v{i}" / "seed-1", fake)
         runs[f"v{i}/seed-1"] = values
-    (folder / SWEEP).write_text(json.dumps({"vary": {"algorithm.v_at": names}, "runs": runs}))
+    (folder / SWEEP_INFO).write_text(json.dumps({"vary": {"algorithm.v_at": names}, "runs": runs}))
     page = page_of(folder)
     check_markup(page)
     assert "<b>&<" not in page
@@ -257,7 +258,7 @@ def test_labels_of_crowded_values_are_left_out_and_never_touch() -> None:
     ],
 )
 def test_a_bad_record_is_one_line(tmp_path: Path, text: str, mention: str) -> None:
-    (tmp_path / SWEEP).write_text(text)
+    (tmp_path / SWEEP_INFO).write_text(text)
     with pytest.raises(FedapmError, match=mention) as caught:
         write_sweep_report(tmp_path)
     assert "\n" not in str(caught.value)

@@ -11,7 +11,7 @@ from fedapm.errors import FedapmError
 from fedapm.report import Target, TargetRow, read_targets, target_tables
 from fedapm.report.comparison.targets import choose_targets, longest_gap
 from fedapm.runs.records import find_runs
-from tests.report.fake_runs import COMPARISON, tiny_run, write_comparison, write_fake
+from tests.report.fake_runs import ACCURACY, COMPARISON, TRAIN_LOSS, tiny_run, write_comparison, write_fake
 from tests.report.pages import Shown, check_markup, page_of, words_of
 
 
@@ -24,7 +24,7 @@ def rows_of(folder: Path, target: Target) -> dict[str, TargetRow]:
 def test_the_first_round_of_each_seed_then_the_mean(tmp_path: Path) -> None:
     tiny_run(tmp_path / "1", "fedapm", 1, [[0.1], [0.4, 0.8], [0.5], [0.9]])
     tiny_run(tmp_path / "2", "fedapm", 2, [[0.1], [0.2], [0.59], [0.7]])
-    row = rows_of(tmp_path, Target("accuracy", 0.6, chosen=False))["Fedapm"]
+    row = rows_of(tmp_path, Target(ACCURACY, 0.6, chosen=False))["Fedapm"]
     assert row.rounds.values == {1: 1, 2: 3}
     assert (row.rounds_text, row.spread_text) == ("2.0", "± 1.4")
     assert row.megabytes.values == {1: 1.5, 2: 4.5}
@@ -33,15 +33,15 @@ def test_the_first_round_of_each_seed_then_the_mean(tmp_path: Path) -> None:
 
 def test_a_loss_is_reached_from_above(tmp_path: Path) -> None:
     tiny_run(tmp_path, "fedapm", 1, [[0.1]] * 4, losses=[2.0, 0.7, 0.5, 0.1])
-    assert rows_of(tmp_path, Target("train_loss", 0.5, chosen=False))["Fedapm"].rounds.values == {1: 2}
-    assert rows_of(tmp_path, Target("train_loss", 3.0, chosen=False))["Fedapm"].rounds.values == {1: 0}
+    assert rows_of(tmp_path, Target(TRAIN_LOSS, 0.5, chosen=False))["Fedapm"].rounds.values == {1: 2}
+    assert rows_of(tmp_path, Target(TRAIN_LOSS, 3.0, chosen=False))["Fedapm"].rounds.values == {1: 0}
 
 
 def test_seeds_that_do_not_get_there_are_counted_and_left_out_of_the_mean(tmp_path: Path) -> None:
     tiny_run(tmp_path / "1", "fedapm", 1, [[0.1], [0.7]])
     tiny_run(tmp_path / "2", "fedapm", 2, [[0.1], [0.5]])
     tiny_run(tmp_path / "3", "fedavg", 1, [[0.1], [0.2]])
-    rows = rows_of(tmp_path, Target("accuracy", 0.6, chosen=False))
+    rows = rows_of(tmp_path, Target(ACCURACY, 0.6, chosen=False))
     assert list(rows) == ["Fedapm", "Fedavg"]
     assert (rows["Fedapm"].reached, rows["Fedapm"].seeds, rows["Fedapm"].rounds_text) == (1, 2, "1")
     assert (rows["Fedavg"].reached, rows["Fedavg"].rounds_text, rows["Fedavg"].megabytes.mean) == (0, "–", None)
@@ -52,7 +52,7 @@ def test_more_seeds_come_before_fewer_rounds(tmp_path: Path) -> None:
         tiny_run(tmp_path / "slow" / str(seed), "fedavg", seed, [[0.1], [0.2], [last]])
     for seed, last in ((1, 0.9), (2, 0.2)):
         tiny_run(tmp_path / "quick" / str(seed), "fedapm", seed, [[0.1], [last], [last]])
-    assert list(rows_of(tmp_path, Target("accuracy", 0.8, chosen=False))) == ["Fedavg", "Fedapm"]
+    assert list(rows_of(tmp_path, Target(ACCURACY, 0.8, chosen=False))) == ["Fedavg", "Fedapm"]
 
 
 def test_without_targets_a_level_is_chosen_that_half_of_the_methods_reach(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_without_targets_a_level_is_chosen_that_half_of_the_methods_reach(tmp_pa
         ("local", 1, 0.5, 0.9),
     ):
         tiny_run(tmp_path / name / str(seed), name, seed, [[0.1], [best], [0.3]], losses=[2.3, loss, 1.0])
-    targets = choose_targets(find_runs(tmp_path), ("train_loss", "accuracy"))
-    assert targets == [Target("train_loss", 0.52, chosen=True), Target("accuracy", 0.62, chosen=True)]
+    targets = choose_targets(find_runs(tmp_path), (TRAIN_LOSS, ACCURACY))
+    assert targets == [Target(TRAIN_LOSS, 0.52, chosen=True), Target(ACCURACY, 0.62, chosen=True)]
     assert [target.title for target in targets] == ["Training loss 0.52", "Accuracy 62%"]
     for target in targets:
         rows = rows_of(tmp_path, target)
@@ -76,7 +76,7 @@ def test_without_targets_a_level_is_chosen_that_half_of_the_methods_reach(tmp_pa
 def test_the_chosen_level_is_reached_whatever_its_size(tmp_path: Path, level: float, loss: float) -> None:
     tiny_run(tmp_path, "fedapm", 1, [[0.0], [level]], losses=[200.0, loss])
     runs = find_runs(tmp_path)
-    for target in choose_targets(runs, ("train_loss", "accuracy")):
+    for target in choose_targets(runs, (TRAIN_LOSS, ACCURACY)):
         (table,), _ = target_tables(runs, [target])
         assert table.rows[0].reached == 1
         assert float(f"{target.level:.2g}") == target.level
@@ -122,7 +122,7 @@ def test_evaluations_far_apart_are_mentioned(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{}", '{"targets": null}', '{"targets": {}, "tuned": null}'])
 def test_a_comparison_without_targets(tmp_path: Path, content: str) -> None:
     (tmp_path / "compare.json").write_text(content, encoding="utf-8")
-    assert read_targets(tmp_path) == []
+    assert read_targets(tmp_path) == {}
 
 
 @pytest.mark.parametrize(

@@ -866,7 +866,7 @@ def test_a_run_folder_does_not_show_where_its_clients_were_kept(tmp_path: Path) 
 
     def go(name: str, store: str, rounds: int, **options: Any) -> Path:
         given = {"engine": {"store": store, "rounds": rounds}}
-        execute(build.plan(build.resolve(tables, given)), tmp_path / name, show=False, **options)
+        execute(build.plan(build.resolve(tables, given)), tmp_path / name, progress=False, **options)
         return tmp_path / name
 
     straight = go("straight", "memory", 6)

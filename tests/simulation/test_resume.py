@@ -33,7 +33,7 @@ def plan(**engine):
 def straight(tmp_path_factory) -> Path:
     """The run that nothing happened to."""
     out = tmp_path_factory.mktemp("straight") / "run"
-    execute(plan(), out, show=False)
+    execute(plan(), out, progress=False)
     return out
 
 
@@ -73,28 +73,28 @@ def test_ctrl_c_anywhere_in_a_round_loses_only_that_round(tmp_path, monkeypatch,
     with monkeypatch.context() as patch:
         interrupt_at(patch, method, round)
         with pytest.raises(Interrupted, match=f"after round {round - 1} of {ROUNDS}"):
-            execute(plan(), out, show=False)
+            execute(plan(), out, progress=False)
     assert read_json(out / "run.json")["status"] == "interrupted"
     assert checkpoint_files(out / "checkpoints")[0].name == f"round-{round - 1:06d}.safetensors"
-    execute(plan(), out, resume=True, show=False)
+    execute(plan(), out, resume=True, progress=False)
     assert_same(out, straight)
 
 
 def test_a_longer_run_continues_a_shorter_one(tmp_path, straight):
     out = tmp_path / "run"
-    execute(plan(rounds=5), out, show=False)
-    execute(plan(rounds=ROUNDS), out, resume=True, show=False)
+    execute(plan(rounds=5), out, progress=False)
+    execute(plan(rounds=ROUNDS), out, resume=True, progress=False)
     assert_same(out, straight)
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, straight, caplog):
     out = tmp_path / "run"
-    execute(plan(rounds=8), out, show=False)
+    execute(plan(rounds=8), out, progress=False)
     newest, _older = checkpoint_files(out / "checkpoints")
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    execute(plan(), out, resume=True, show=False)
+    execute(plan(), out, resume=True, progress=False)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
     assert str(newest) in said[0]
@@ -104,10 +104,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, stra
 
 def test_with_no_whole_checkpoint_the_run_starts_again(tmp_path, straight, caplog):
     out = tmp_path / "run"
-    execute(plan(rounds=4), out, show=False)
+    execute(plan(rounds=4), out, progress=False)
     for path in checkpoint_files(out / "checkpoints"):
         path.write_bytes(path.read_bytes()[:100])
-    execute(plan(), out, resume=True, show=False)
+    execute(plan(), out, resume=True, progress=False)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert_same(out, straight)
@@ -115,43 +115,43 @@ def test_with_no_whole_checkpoint_the_run_starts_again(tmp_path, straight, caplo
 
 def test_a_line_that_was_cut_off_is_written_again(tmp_path, straight):
     out = tmp_path / "run"
-    execute(plan(rounds=5), out, show=False)
+    execute(plan(rounds=5), out, progress=False)
     with (out / "rounds.jsonl").open("a") as file:
         file.write('{"round":6,"selec')
-    execute(plan(), out, resume=True, show=False)
+    execute(plan(), out, resume=True, progress=False)
     assert_same(out, straight)
 
 
 def test_resuming_with_other_settings_is_refused_and_changes_nothing(tmp_path):
     out = tmp_path / "run"
-    execute(plan(rounds=2), out, show=False)
+    execute(plan(rounds=2), out, progress=False)
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     with pytest.raises(FedapmError, match=r"engine\.fraction"):
-        execute(plan(rounds=4, fraction=0.9), out, resume=True, show=False)
+        execute(plan(rounds=4, fraction=0.9), out, resume=True, progress=False)
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
 
 
 def test_what_does_not_change_results_may_change(tmp_path, straight):
     out = tmp_path / "run"
-    execute(plan(rounds=5), out, show=False)
-    execute(plan(checkpoint_every=1), out, resume=True, show=False)
+    execute(plan(rounds=5), out, progress=False)
+    execute(plan(checkpoint_every=1), out, resume=True, progress=False)
     assert_same(out, straight)
 
 
 def test_a_finished_run_resumed_does_nothing(tmp_path, straight):
     out = tmp_path / "run"
-    execute(plan(), out, show=False)
-    execute(plan(), out, resume=True, show=False)
+    execute(plan(), out, progress=False)
+    execute(plan(), out, resume=True, progress=False)
     assert_same(out, straight)
 
 
 def test_missing_records_are_not_papered_over(tmp_path):
     out = tmp_path / "run"
-    execute(plan(rounds=4), out, show=False)
+    execute(plan(rounds=4), out, progress=False)
     lines = (out / "rounds.jsonl").read_text().splitlines(keepends=True)
     (out / "rounds.jsonl").write_text("".join(lines[:2]))
     with pytest.raises(FedapmError, match="lacks rounds"):
-        execute(plan(), out, resume=True, show=False)
+        execute(plan(), out, resume=True, progress=False)
 
 
 def command(out: Path, *more: str) -> list[str]:
@@ -195,7 +195,7 @@ def test_ctrl_c_in_a_real_process_says_how_to_go_on(tmp_path, straight):
     assert last.startswith("fedapm: interrupted after round")
     assert last.endswith("Continue with --resume.")
     assert "Traceback" not in err
-    execute(plan(), out, resume=True, show=False)
+    execute(plan(), out, resume=True, progress=False)
     assert_same(out, straight)
 
 
@@ -211,6 +211,6 @@ def test_a_follower_that_fails_after_a_round_loses_only_that_round(tmp_path, str
 
     out = tmp_path / "run"
     with pytest.raises(OSError, match="No space"):
-        execute(plan(), out, show=False, callbacks=[lambda *_: Fails()])
-    execute(plan(), out, resume=True, show=False)
+        execute(plan(), out, progress=False, callbacks=[lambda *_: Fails()])
+    execute(plan(), out, resume=True, progress=False)
     assert_same(out, straight)

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapm.core.search_space import Choices, Dimension, FloatRange, IntRange
 from fedapm.tuning.space import (
-    Choice,
-    Dimension,
-    Range,
-    Whole,
     combination,
-    draw,
-    parse,
-    settings_of,
-    size,
+    current_value,
+    grid_size,
+    match_value,
+    parse_dimension,
+    sample,
+    sample_value,
+    trial_settings,
 )
 from tests.helpers.unit import few, refused, unless_refused
 
@@ -35,9 +35,9 @@ def stream() -> np.random.Generator:
 @given(st.lists(numbers | words | st.booleans(), min_size=1, max_size=5, unique_by=lambda v: v))
 def test_a_list_comes_back_as_it_was_written(values: list[Any]) -> None:
     text = ",".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)
-    found = parse(f" algorithm.x = {text}")
+    found = parse_dimension(f" algorithm.x = {text}")
     assert found.setting == "algorithm.x"
-    assert isinstance(found.values, Choice)
+    assert isinstance(found.values, Choices)
     assert list(found.values.values) == values
     assert [type(v) for v in found.values.values] == [type(v) for v in values]
 
@@ -45,17 +45,17 @@ def test_a_list_comes_back_as_it_was_written(values: list[Any]) -> None:
 @few
 @given(st.sampled_from(["log", "lin"]), st.floats(1e-9, 1e3), st.floats(1.001, 1e6))
 def test_a_range_is_drawn_within_its_ends(kind: str, low: float, times: float) -> None:
-    found = parse(f"solver.lr={kind}:{low!r}:{low * times!r}")
-    assert found.values == Range(low, low * times, log=kind == "log")
+    found = parse_dimension(f"solver.lr={kind}:{low!r}:{low * times!r}")
+    assert found.values == FloatRange(low, low * times, log=kind == "log")
     source = stream()
-    drawn = [found.values.draw(source) for _ in range(50)]
+    drawn = [sample_value(found.values, source) for _ in range(50)]
     assert all(isinstance(v, float) and low <= v <= low * times for v in drawn)
     assert len({*drawn}) > 40
 
 
 def test_a_logarithmic_range_is_even_in_the_logarithm() -> None:
     source = stream()
-    drawn = [float(Range(0.001, 1.0, log=True).draw(source)) for _ in range(4000)]
+    drawn = [float(sample_value(FloatRange(0.001, 1.0, log=True), source)) for _ in range(4000)]
     shares = np.histogram([math.log10(v) for v in drawn], bins=3, range=(-3, 0))[0] / len(drawn)
     assert shares == pytest.approx([1 / 3] * 3, abs=0.03)
 
@@ -63,16 +63,16 @@ def test_a_logarithmic_range_is_even_in_the_logarithm() -> None:
 @few
 @given(st.integers(-5, 5), st.integers(1, 6))
 def test_whole_numbers_include_both_ends(low: int, more: int) -> None:
-    found = parse(f"algorithm.k=int:{low}:{low + more}")
-    assert found.values == Whole(low, low + more)
+    found = parse_dimension(f"algorithm.k=int:{low}:{low + more}")
+    assert found.values == IntRange(low, low + more)
     source = stream()
-    assert {found.values.draw(source) for _ in range(300)} == set(range(low, low + more + 1))
+    assert {sample_value(found.values, source) for _ in range(300)} == set(range(low, low + more + 1))
 
 
 @few
 @given(st.text(max_size=30))
 def test_any_text_is_a_space_or_one_line(text: str) -> None:
-    found = unless_refused(lambda: parse(text), "--search")
+    found = unless_refused(lambda: parse_dimension(text), "--search")
     assert found is None or "." in found.setting
 
 
@@ -101,18 +101,18 @@ def test_any_text_is_a_space_or_one_line(text: str) -> None:
 )
 def test_what_is_no_space_is_refused(text: str, mentions: list[str]) -> None:
     with refused("--search", *mentions):
-        parse(text)
+        parse_dimension(text)
 
 
 SPACE = (
-    Dimension("solver.lr", Choice((0.1, 0.2, 0.4))),
-    Dimension("algorithm.k", Whole(2, 5)),
-    Dimension("solver.lr_schedule", Choice(("constant", "cosine"))),
+    Dimension("solver.lr", Choices((0.1, 0.2, 0.4))),
+    Dimension("algorithm.k", IntRange(2, 5)),
+    Dimension("solver.lr_schedule", Choices(("constant", "cosine"))),
 )
 
 
 def test_combinations_are_counted_and_all_different() -> None:
-    count = size(SPACE)
+    count = grid_size(SPACE)
     assert count == 24
     found = [combination(SPACE, index) for index in range(count)]
     assert len({tuple(params.items()) for params in found}) == 24
@@ -122,42 +122,42 @@ def test_combinations_are_counted_and_all_different() -> None:
 
 
 def test_a_range_cannot_be_counted() -> None:
-    assert size((*SPACE, Dimension("algorithm.rho", Range(0.1, 1.0)))) is None
-    assert size(()) == 1
-    assert size((Dimension("a.b", Whole(0, 2**40)), Dimension("a.c", Whole(0, 2**40)))) is None, "too many"
+    assert grid_size((*SPACE, Dimension("algorithm.rho", FloatRange(0.1, 1.0)))) is None
+    assert grid_size(()) == 1
+    assert grid_size((Dimension("a.b", IntRange(0, 2**40)), Dimension("a.c", IntRange(0, 2**40)))) is None, "too many"
 
 
 def test_draws_depend_on_their_stream_alone() -> None:
-    assert draw(SPACE, stream()) == draw(SPACE, stream())
+    assert sample(SPACE, stream()) == sample(SPACE, stream())
 
 
 def test_a_ratio_follows_the_setting_it_is_a_ratio_to() -> None:
-    ratio = Dimension("algorithm.lr_v", Range(0.1, 3.0, log=True), otherwise="solver.lr", ratio=True)
-    lr = Dimension("solver.lr", Choice((0.1, 0.2)))
+    ratio = Dimension("algorithm.lr_v", FloatRange(0.1, 3.0, log=True), fallback="solver.lr", ratio=True)
+    lr = Dimension("solver.lr", Choices((0.1, 0.2)))
     base = {"solver": {"lr": 0.5}, "algorithm": {}}
-    assert settings_of((ratio, lr), {ratio.name: 2.0, lr.name: 0.2}, base) == {
+    assert trial_settings((ratio, lr), {ratio.name: 2.0, lr.name: 0.2}, base) == {
         "solver.lr": 0.2,
         "algorithm.lr_v": 0.4,
     }
-    assert settings_of((ratio,), {ratio.name: 2.0}, base) == {"algorithm.lr_v": 1.0}
-    assert ratio.present(base) == 1.0, "where there is no lr_v the solver's step size holds"
-    assert ratio.present({"solver": {"lr": 0.5}, "algorithm": {"lr_v": 0.1}}) == pytest.approx(0.2)
+    assert trial_settings((ratio,), {ratio.name: 2.0}, base) == {"algorithm.lr_v": 1.0}
+    assert current_value(ratio, base) == 1.0, "where there is no lr_v the solver's step size holds"
+    assert current_value(ratio, {"solver": {"lr": 0.5}, "algorithm": {"lr_v": 0.1}}) == pytest.approx(0.2)
 
 
 def test_a_setting_that_does_not_matter_is_left_out() -> None:
-    decay = Dimension("solver.lr_decay", Range(0.9, 1.0), where=("solver.lr_schedule", "exponential"))
-    schedule = Dimension("solver.lr_schedule", Choice(("exponential", "cosine")))
+    decay = Dimension("solver.lr_decay", FloatRange(0.9, 1.0), condition=("solver.lr_schedule", "exponential"))
+    schedule = Dimension("solver.lr_schedule", Choices(("exponential", "cosine")))
     for value, kept in (("exponential", {"solver.lr_decay", "solver.lr_schedule"}), ("cosine", {"solver.lr_schedule"})):
-        assert {*settings_of((decay, schedule), {decay.name: 0.95, schedule.name: value}, {})} == kept
+        assert {*trial_settings((decay, schedule), {decay.name: 0.95, schedule.name: value}, {})} == kept
 
 
 def test_present_values_are_matched_to_the_space() -> None:
-    assert Choice((1, 2)).match(1.0) == 1
-    assert Choice((1, 2)).match(True) is None
-    assert Choice((1, 2)).match(None) is None
-    assert Range(0.1, 1.0).match(2) is None
-    assert Range(0.1, 1.0).match("0.5") is None
-    assert Whole(1, 3).match(2) == 2
-    assert Whole(1, 3).match(2.5) is None
-    epochs = Dimension("algorithm.epochs_v", Whole(1, 5), otherwise="solver.epochs")
-    assert epochs.present({"solver": {"epochs": 3}}) == 3
+    assert match_value(Choices((1, 2)), 1.0) == 1
+    assert match_value(Choices((1, 2)), True) is None
+    assert match_value(Choices((1, 2)), None) is None
+    assert match_value(FloatRange(0.1, 1.0), 2) is None
+    assert match_value(FloatRange(0.1, 1.0), "0.5") is None
+    assert match_value(IntRange(1, 3), 2) == 2
+    assert match_value(IntRange(1, 3), 2.5) is None
+    epochs = Dimension("algorithm.epochs_v", IntRange(1, 5), fallback="solver.epochs")
+    assert current_value(epochs, {"solver": {"epochs": 3}}) == 3

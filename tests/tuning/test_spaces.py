@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from fedapm import METHODS
-from fedapm.algorithms import PRESETS
+from fedapm import METHODS, FedAvg
+from fedapm.algorithms import PRESETS, hyperparameters, method
+from fedapm.core.search_space import Choices, choices
 from fedapm.data import Federation
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.tuning import Options
-from fedapm.tuning.method_search import MethodSearch, subjects
-from fedapm.tuning.space import Choice, looked_up, put
-from fedapm.tuning.spaces import AROUND, COMMON, PAPER, SPACES, WIDE
-from fedapm.tuning.units import OWN, converted
+from fedapm.tuning.method_search import MethodSearch, method_searches
+from fedapm.tuning.space import get_setting, set_setting
+from fedapm.tuning.spaces import COMMON_SPACE, SPACES
+from fedapm.tuning.units import converted
 from tests.helpers.unit import refused
 
 M = 4
@@ -35,17 +38,38 @@ def clients() -> Federation:
 
 
 def subject(name: str, *layers: Any, **options: Any) -> MethodSearch:
-    (found,) = subjects([name], [LAYER, *layers], Options(**options), M)
+    (found,) = method_searches([name], [LAYER, *layers], Options(**options), M)
     return found
 
 
-def test_every_method_has_a_wide_space_of_its_own() -> None:
-    assert {*WIDE} == {*EVERY}
+def test_a_method_searches_and_converts_settings_of_its_own() -> None:
+    for name in EVERY:
+        kind = method(name)
+        own = {f"algorithm.{key}" for key in hyperparameters(kind)}
+        assert {d.setting for d in kind.search_space + kind.search_grid} | {*kind.unit_powers} <= own, name
+        assert kind.search_space or not own, "what a method has of its own is searched"
+
+
+def test_a_new_method_is_tuned_by_what_its_class_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Weighted(FedAvg):
+        name = "weighted"
+        label = "Weighted"
+        search_space = (choices("algorithm.weight", 0.5, 1.0),)
+        search_grid = (choices("algorithm.weight", 1.0, 2.0),)
+        unit_powers: ClassVar[Mapping[str, int]] = {"algorithm.weight": -1}
+
+        weight: float = 0.5
+
+    monkeypatch.setitem(METHODS._items, "weighted", Weighted)
+    assert [d.setting for d in subject("weighted").space][-1] == "algorithm.weight"
+    assert values(subject("weighted", space="client"), "algorithm.weight") == (1.0, 2.0)
+    assert values(subject("weighted", space="paper"), "algorithm.weight") == (1.0 / M, 2.0 / M)
 
 
 @pytest.mark.parametrize("space", SPACES)
 def test_every_value_of_a_named_space_is_a_good_one(space: str) -> None:
-    for found in subjects(EVERY, [LAYER], Options(trials=7, space=space, sampler="random"), M):
+    for found in method_searches(EVERY, [LAYER], Options(trials=7, space=space, sampler="random"), M):
         assert "solver.lr" in {d.setting for d in found.space}, found.name
         assert {d.path[0] for d in found.space} <= {"solver", "algorithm", "model"}
         assert found.budget == 7 or space != "wide", "every method gets the same number of trials"
@@ -53,20 +77,20 @@ def test_every_value_of_a_named_space_is_a_good_one(space: str) -> None:
 
 def test_common_settings_have_the_same_distribution_for_every_method() -> None:
     cifar = {"data": {"name": "cifar10"}}
-    for found in subjects(EVERY, [LAYER, cifar], Options(), M):
+    for found in method_searches(EVERY, [LAYER, cifar], Options(), M):
         values = {d.setting: d.values for d in found.space}
-        assert {d.setting: d.values for d in COMMON}.items() <= values.items(), found.name
+        assert {d.setting: d.values for d in COMMON_SPACE}.items() <= values.items(), found.name
 
 
 def test_the_present_settings_are_in_the_wide_space() -> None:
-    for found in subjects(EVERY, [LAYER], Options(), M):
-        assert {d.name for d in found.space} == {*found.start}, found.name
+    for found in method_searches(EVERY, [LAYER], Options(), M):
+        assert {d.name for d in found.space} == {*found.initial_params}, found.name
         assert "model.options.dropout" not in {d.setting for d in found.space}, "this network has none"
 
 
 def values(found: MethodSearch, setting: str) -> tuple[Any, ...]:
     (one,) = (d.values for d in found.space if d.setting == setting)
-    assert isinstance(one, Choice)
+    assert isinstance(one, Choices)
     return one.values
 
 
@@ -78,7 +102,7 @@ def test_the_papers_grid_is_the_papers() -> None:
     assert found.experiments(found.settings(None))[0].engine.units == "paper"
 
 
-@pytest.mark.parametrize("name", [*PAPER, *AROUND, "fedavg"])
+@pytest.mark.parametrize("name", [name for name in EVERY if method(name).search_grid] + ["fedavg"])
 def test_both_grids_are_the_same_runs(name: str) -> None:
     paper, client = subject(name, space="paper", trials=99), subject(name, space="client", trials=99)
     assert paper.points is not None
@@ -86,25 +110,25 @@ def test_both_grids_are_the_same_runs(name: str) -> None:
     assert len(paper.points) == len(client.points)
     for ours, theirs in [*zip(client.points, paper.points, strict=True)][::5]:
         (run,) = paper.experiments(paper.settings(theirs))
-        again = converted(name, run.tables(), "client", M)
+        again = converted(method(name), run.tables(), "client", M)
         for setting, value in client.settings(ours).items():
-            assert math.isclose(again.get(setting, looked_up(run.tables(), setting)), value), setting
+            assert math.isclose(again.get(setting, get_setting(run.tables(), setting)), value), setting
 
 
-@pytest.mark.parametrize("name", [*OWN, "fedalt", "fedala", "fedcp", "scaffold"])
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].search_grid or METHODS[name].unit_powers])
 def test_the_same_settings_in_other_units_are_the_same_run(name: str, clients: Federation) -> None:
     more = {"algorithm": {"xi": 0.5, "max_epochs": 2, "lr_v": 0.1}} if name == "fedapm" else {}
     (here,) = subject(name, more).experiments({})
     tables: dict[str, Any] = here.tables()
-    changed = converted(name, tables, "paper", M)
+    changed = converted(method(name), tables, "paper", M)
     assert changed["solver.lr"] == M * here.solver.lr
-    assert converted(name, tables, "client", M) == {}
+    assert converted(method(name), tables, "client", M) == {}
     for setting, value in {**changed, "engine.units": "paper"}.items():
-        put(tables, setting, value)
+        set_setting(tables, setting, value)
     there = type(here).from_tables(tables)
     losses = []
     for settings in (here, there):
-        last = execute(build.plan(settings, clients), show=False).records[-1]
+        last = execute(build.plan(settings, clients), progress=False).records[-1]
         losses.append(next(iter(last["evaluations"].values()))["train_loss"]["mean"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
@@ -116,7 +140,7 @@ def test_the_first_trial_is_the_run_without_a_search(given: str, space: str, cli
     (base,), (first,) = found.experiments({}), found.experiments(found.settings(None))
     base = type(base).from_tables({**base.tables(), "engine": {**base.tables()["engine"], "units": given}})
     losses = [
-        execute(build.plan(run, clients), show=False).records[-1]["evaluations"]["model"]["train_loss"]["mean"]
+        execute(build.plan(run, clients), progress=False).records[-1]["evaluations"]["model"]["train_loss"]["mean"]
         for run in (base, first)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
@@ -156,7 +180,7 @@ def test_random_draws_depend_on_method_and_number_alone() -> None:
 
 def test_a_setting_that_a_method_lacks_is_left_out_for_it() -> None:
     search = ("algorithm.rho=0.1,0.2", "solver.lr=0.1,0.3", "fedprox.mu=0.5,0.6", "fedprox.solver.lr=0.7,0.8")
-    fedapm, fedprox, local = subjects(["fedapm", "fedprox", "local"], [LAYER], Options(search=search), M)
+    fedapm, fedprox, local = method_searches(["fedapm", "fedprox", "local"], [LAYER], Options(search=search), M)
     assert [d.setting for d in fedapm.space] == ["algorithm.rho", "solver.lr"]
     assert {d.setting: str(d.values) for d in fedprox.space} == {"solver.lr": "0.7,0.8", "algorithm.mu": "0.5,0.6"}
     assert [d.setting for d in local.space] == ["solver.lr"]
@@ -181,7 +205,7 @@ def test_a_setting_that_a_method_lacks_is_left_out_for_it() -> None:
 )
 def test_a_search_that_cannot_be_is_refused_before_it_begins(search: list[str], mentions: list[str]) -> None:
     with refused(*mentions):
-        subjects(["fedapm", "local"], [LAYER], Options(search=tuple(search)), M)
+        method_searches(["fedapm", "local"], [LAYER], Options(search=tuple(search)), M)
 
 
 def test_the_grid_sampler_wants_lists() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedapm.tuning import Options
-from fedapm.tuning.method_search import MethodSearch, subjects
+from fedapm.tuning.method_search import MethodSearch, method_searches
 from fedapm.tuning.study import Study, quiet, storage
 from fedapm.tuning.trial import Outcome
 from tests.helpers.unit import refused
@@ -20,7 +20,7 @@ LAYER = {"data": {"clients": 4}, "engine": {"rounds": 4}}
 
 
 def subject(options: Options) -> MethodSearch:
-    (found,) = subjects(["fedapm"], [LAYER], options, 4)
+    (found,) = method_searches(["fedapm"], [LAYER], options, 4)
     return found
 
 

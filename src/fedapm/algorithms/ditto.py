@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import ClientUpdate, State
+from fedapm.core.search_space import EPOCHS_V, choices, log_range
 from fedapm.core.task import Epochs, Prox, Task
 from fedapm.core.vec import Vec
 
@@ -24,6 +25,9 @@ class Ditto(Averaging):
     personal = "a whole model v_i"
     sends = "the change of w_i, whole model"
     evaluates = "P: v_i; G: the global w"
+    search_space = (log_range("algorithm.lam", 0.001, 3.0), EPOCHS_V)
+    search_grid = (choices("algorithm.lam", 0.01, 0.1, 0.5, 1.0),)
+    unit_powers = {"algorithm.lam": -1}
 
     lam: float = 0.1
     """λ: how closely v_i is tied to w."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Upload
+from fedapm.core.search_space import choices, log_range
 from fedapm.core.task import Prox, Task
 from fedapm.core.vec import Vec
 
@@ -24,6 +25,10 @@ class FedADMM(Algorithm):
     personal = "nothing; kept: the copy w_i and the dual π_i"
     sends = "the change of z_i = w_i + π_i/ρ, whole model"
     evaluates = "the global model"
+    search_space = (log_range("algorithm.rho", 0.001, 1.0),)
+    search_grid = (choices("algorithm.rho", 0.001, 0.01, 0.02, 0.05, 0.1),)
+    grid_units = "paper"
+    unit_powers = {"algorithm.rho": -1}
 
     rho: float = 0.03
     """ρ: penalty on w_i ≠ w."""

@@ -12,6 +12,7 @@ import torch
 
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import ClientUpdate, State
+from fedapm.core.search_space import choices, int_range, log_range
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 
@@ -26,6 +27,8 @@ class FedALA(Averaging):
     personal = "a whole model Θ_i; also kept: the weights W_i"
     sends = "the change of the whole model"
     evaluates = "Θ_i"
+    search_space = (log_range("algorithm.eta", 0.1, 10.0), int_range("algorithm.p", 1, 3))
+    search_grid = (choices("algorithm.eta", 0.1, 0.5, 1.0, 2.0),)
 
     eta: float = 1.0
     """η: step size on the weights W_i."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import ClientUpdate, State
+from fedapm.core.search_space import EPOCHS_V, LR_V
 from fedapm.core.task import Epochs, Task
 from fedapm.core.vec import Vec
 
@@ -22,6 +23,8 @@ class FedAlt(Averaging):
     personal = "v_i"
     sends = "the change of the shared part"
     evaluates = "ū with v_i"
+    search_space = (EPOCHS_V, LR_V)
+    unit_powers = {"algorithm.lr_v": 1}
 
     lr_v: float | None = None
     """Step size of the personal phase; the solver's if not given."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Stationarity, Upload
+from fedapm.core.search_space import EPOCHS_V, LR_V, choices, log_range
 from fedapm.core.task import Epochs, Prox, StopRule, Task, UntilStationary
 from fedapm.core.vec import Vec
 
@@ -24,6 +25,16 @@ class FedAPM(Algorithm):
     personal = "v_i; also kept: the copy u_i, the dual π_i and ξ_i"
     sends = "the change of z_i = u_i + π_i/ρ, shared part only"
     evaluates = "u_i with v_i (or ū with v_i)"
+    search_space = (
+        log_range("algorithm.rho", 0.001, 1.0),
+        choices("algorithm.sigma", 0.0, 0.003, 0.01, 0.03, 0.1, 0.3),
+        EPOCHS_V,
+        LR_V,
+        choices("algorithm.evaluate", "local", "shared"),
+    )
+    search_grid = (choices("algorithm.rho", 0.001, 0.01, 0.02, 0.05, 0.1), choices("algorithm.sigma", 0.01))
+    grid_units = "paper"
+    unit_powers = {"algorithm.lr_v": 1, "algorithm.rho": -1, "algorithm.sigma": -1, "algorithm.xi": -2}
 
     rho: float = 0.03
     """ρ: penalty on u_i ≠ u."""

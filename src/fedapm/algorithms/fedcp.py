@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from fedapm.algorithms.averaging import Averaging
 from fedapm.algorithms.heads import Conditional, require_classes
 from fedapm.core.algorithm import ClientUpdate, State
+from fedapm.core.search_space import choices, log_range
 from fedapm.core.split import Split
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
@@ -31,6 +32,8 @@ class FedCP(Averaging):
     personal = "an added head p_i"
     sends = "the change of trunk, policy and global head"
     evaluates = "trunk, policy, global head and p_i"
+    search_space = (log_range("algorithm.lam", 0.01, 10.0),)
+    search_grid = (choices("algorithm.lam", 0.1, 0.5, 1.0, 5.0),)
 
     lam: float = 1.0
     """λ: how closely features are held to those of the global trunk."""

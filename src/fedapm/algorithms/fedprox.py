@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedapm.algorithms.fedavg import FedAvg
+from fedapm.core.search_space import choices, log_range
 from fedapm.core.task import Prox
 from fedapm.core.vec import Vec
 
@@ -18,6 +19,9 @@ class FedProx(FedAvg):
 
     name = "fedprox"
     label = "FedProx"
+    search_space = (log_range("algorithm.mu", 0.0001, 1.0),)
+    search_grid = (choices("algorithm.mu", 0.001, 0.01, 0.1, 1.0),)
+    unit_powers = {"algorithm.mu": -1}
 
     mu: float = 0.1
     """μ: weight of the proximal term."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Upload
 from fedapm.core.random import torch_generator
+from fedapm.core.search_space import choices, log_range
 from fedapm.core.task import Epochs, Task
 from fedapm.core.vec import Vec
 
@@ -59,6 +60,9 @@ class LpProj(Algorithm):
     personal = "the whole model x_i"
     sends = "the change of P x_i, d_sub numbers"
     evaluates = "x_i"
+    search_space = (log_range("algorithm.lam", 0.01, 10.0), choices("algorithm.dimension", 30, 100, 300, 1000))
+    search_grid = (choices("algorithm.lam", 0.1, 0.5, 1.0, 5.0),)
+    unit_powers = {"algorithm.lam": -1}
 
     lam: float = 1.0
     """λ: how closely the projections are tied."""

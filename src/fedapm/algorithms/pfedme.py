@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import Aggregate, ClientUpdate, State
+from fedapm.core.search_space import choices, int_range, log_range
 from fedapm.core.task import Epochs, Prox, Task
 from fedapm.core.vec import Vec
 
@@ -24,6 +25,13 @@ class PFedMe(Averaging):
     personal = "a whole model θ_i"
     sends = "the change of w_i, whole model"
     evaluates = "P: θ_i; G: the global w"
+    search_space = (
+        log_range("algorithm.lam", 0.3, 30.0),
+        int_range("algorithm.k", 1, 8),
+        log_range("algorithm.eta", 0.005, 0.5),
+    )
+    search_grid = (choices("algorithm.lam", 0.5, 2.0, 8.0, 15.0),)
+    unit_powers = {"algorithm.lam": -1, "algorithm.eta": 1}
 
     lam: float = 2.0
     """λ: how closely θ_i is tied to w_i."""

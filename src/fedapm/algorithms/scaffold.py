@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import Aggregate, ClientUpdate, State, Upload
+from fedapm.core.search_space import choices, log_range
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 
@@ -25,6 +26,8 @@ class Scaffold(Averaging):
     personal = "nothing; kept: the control variate c_i"
     sends = "the changes of the whole model and of c_i"
     evaluates = "the global model"
+    search_space = (log_range("algorithm.eta_g", 0.1, 2.0),)
+    search_grid = (choices("algorithm.eta_g", 0.3, 0.6, 1.0, 1.5),)
 
     eta_g: float = 1.0
     """η_g: server step size."""

@@ -38,14 +38,13 @@ from fedapm.cli.options import (
     console,
     layers,
     names,
-    note,
     numbers,
     say,
-    warn,
 )  # fmt: skip
 from fedapm.errors import FedapmError, Interrupted, did_you_mean
 from fedapm.experiments import build
 from fedapm.experiments.settings import Tables, parse_assignment
+from fedapm.loggers.console import configure
 
 app = typer.Typer(
     help="Personalised federated learning that does not drift.",
@@ -82,7 +81,7 @@ def run(
 ) -> None:
     """Train personal models with one method."""
     from fedapm.experiments.run import execute
-    from fedapm.loggers import followers
+    from fedapm.loggers import log_callbacks
     from fedapm.report import write_report
     from fedapm.report.card import write_card
     from fedapm.runs.command import command_line
@@ -91,11 +90,11 @@ def run(
     options = common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
     own: Tables = {"algorithm": {"name": algorithm}, "engine": {"seed": seed}}
     given = layers(config, assign, options, own)
-    follow = followers(log, out, warn)
+    follow = log_callbacks(log, out)
     plan = build.plan(build.resolve(*given))
     try:
         with session(out):
-            execute(plan, out, resume=resume, tell=note, callbacks=follow)
+            execute(plan, out, resume=resume, callbacks=follow)
     except Interrupted as stop:
         raise Interrupted(f"{stop} Continue with --resume.") from None
     report = write_report(out)
@@ -128,7 +127,7 @@ def compare(
 ) -> None:
     """Train with several methods and seeds on the same clients; runs that are there already are kept."""
     from fedapm.experiments import compare as comparison
-    from fedapm.loggers import followers
+    from fedapm.loggers import log_callbacks
     from fedapm.report import write_report
     from fedapm.report.card import write_card
     from fedapm.runs.command import command_line
@@ -141,11 +140,12 @@ def compare(
     best, origin = tuned_layer(tuned, chosen) if tuned is not None else ({}, None)
     explicit = comparison.laid(*map(parse_assignment, assign or []))
     plans = comparison.plans(chosen, repeats, *layers(config, None, options), best, explicit)
+    configure(run_details=False)
     about = comparison.About(chosen, repeats, targets, origin)
-    follow = followers(log, out, warn)
+    follow = log_callbacks(log, out)
     try:
         with session(out):
-            comparison.run_all(plans, out, show=True, warn=warn, callbacks=follow, about=about)
+            comparison.run_all(plans, out, callbacks=follow, about=about)
     except Interrupted as stop:
         raise Interrupted(f"{stop} The same command goes on from there.") from None
     report = write_report(out)
@@ -207,6 +207,7 @@ def main() -> None:
         import torch
 
         torch.set_num_threads(1)
+    configure()
     try:
         app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except Interrupted as stop:

@@ -17,7 +17,7 @@ from fedapm.cli.options import ImageEncoder, TextEncoder
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.settings import DataSettings, Tables, merged, parse_assignment
-from fedapm.loggers.following import Following
+from fedapm.loggers.console import ProgressDisplay
 
 app = typer.Typer(help="Data sets: list, get, prepare, inspect.", no_args_is_help=True)
 
@@ -47,23 +47,22 @@ def list_() -> None:
 @app.command()
 def get(name: Name, root: Root = None) -> None:
     """Download a data set, or say what to fetch by hand and where to put it."""
-    from fedapm.data import data_set, download
+    from fedapm.data import data_set
+    from fedapm.data.download import download
 
     known = data_set(name)
     if known.origin is None:
         _say(f"{name} is bundled; there is nothing to get.")
         return
     folder = root or build.data_root(None) or build.DEFAULT_ROOT
-    with Following() as tell:
+    with ProgressDisplay() as progress:
         try:
-            found = download.get(name, known.origin, folder, tell)
+            download(name, known.origin, folder, progress)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; the same command goes on from there.") from None
-    for note in found.notes:
-        _say(note)
-    _say(f"{name} is in {found.root} ({known.origin.layout}). Licence: {known.origin.licence}.")
+    _say(f"{name} is in {folder} ({known.origin.layout}). License: {known.origin.license}.")
     if known.encodes:
-        _say(f"Next: fedapm data prepare {name} --root {found.root}")
+        _say(f"Next: fedapm data prepare {name} --root {folder}")
 
 
 @app.command()
@@ -83,9 +82,9 @@ def prepare(
     known = data_set(name)
     data = _settings(name, root, image_encoder, text_encoder, cache, None)
     began = time.monotonic()
-    with Following() as tell:
+    with ProgressDisplay() as progress:
         try:
-            folder = known.prepare(replace(build.source(data), fetch_weights=fetch_weights, tell=tell))
+            folder = known.prepare(replace(build.source(data), fetch_weights=fetch_weights, progress=progress))
         except KeyboardInterrupt:
             raise Interrupted("interrupted; the same command goes on from there.") from None
     if folder is None:

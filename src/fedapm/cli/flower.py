@@ -7,22 +7,19 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedapm.core.algorithm import State
 from fedapm.core.extras import require
-from fedapm.core.record import RoundRecord
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.settings import Tables, merged, parse_assignment, read_toml
-from fedapm.loggers.following import Following
-from fedapm.simulation.state import RunState
+from fedapm.loggers.console import ProgressDisplay, RoundProgress
 
 if TYPE_CHECKING:
-    from fedapm.flower.local.flower_cli import Flower
+    from fedapm.flower.local.flower_cli import FlowerCli
     from fedapm.flower.settings import Deployment
     from fedapm.runs.records import Run
 
@@ -40,7 +37,7 @@ def up(
     _need()
     from fedapm.flower.local import federation as local
 
-    with Following() as tell:
+    with ProgressDisplay() as tell:
         try:
             made = local.up(folder, nodes, tell)
         except KeyboardInterrupt:
@@ -77,15 +74,15 @@ def run(
     if not finished(target, rounds):
         flower, place = _flower(plan, folder, superlink, target)
         id = submit(flower, write_app(place, tables, target), target)
-        show = _display(plan)
+        progress = _progress(plan)
         try:
-            follow(flower, id, target, rounds, show.show)
+            follow(flower, id, target, rounds, progress.show)
         except KeyboardInterrupt:
             with suppress(FedapmError):
                 flower.stop(id)
             raise Interrupted("interrupted. The same command goes on from there.") from None
         finally:
-            show.close()
+            progress.close()
     if not finished(target, rounds):
         _say(f"The run is complete; its folder {target} is on the server.")
         return
@@ -107,7 +104,7 @@ def status(
     from fedapm.flower.local import federation as local
 
     made = local.LocalFederation.read(folder.resolve())
-    rows = [(p.name, p.pid, p.alive, local.log_of(made.folder, p.name)) for p in made.processes]
+    rows = [(p.name, p.pid, p.alive, local.log_file(made.folder, p.name)) for p in made.processes]
     running = any(alive for name, _, alive, _ in rows if name == "superlink")
     seen = local.online(made) if running else 0
     if as_json:
@@ -142,37 +139,19 @@ def readmit(
     _say(request(out, client))
 
 
-class _Display:
-    """The run as a bar or as lines."""
-
-    def __init__(self, label: str, rounds: int) -> None:
-        from fedapm.simulation.callbacks import ProgressDisplay
-
-        self._display = ProgressDisplay(label, rounds)
-
-    def show(self, record: dict[str, Any]) -> None:
-        """A round is there."""
-        self._display.on_round_end(RunState(record["round"], State()), cast(RoundRecord, record), 0.0)
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        self._display.on_run_end(RunState(0, State()), "")
-
-
-def _display(plan: Deployment) -> _Display:
+def _progress(plan: Deployment) -> RoundProgress:
     engine = plan.experiment.engine
-    return _Display(
-        f"{plan.experiment.algorithm.label} on {len(plan.clients)} nodes, seed {engine.seed}", engine.rounds
-    )
+    label = f"{plan.experiment.algorithm.label} on {len(plan.clients)} nodes, seed {engine.seed}"
+    return RoundProgress(label, engine.rounds)
 
 
-def _flower(plan: Deployment, folder: Path, superlink: str | None, out: Path) -> tuple[Flower, Path]:
+def _flower(plan: Deployment, folder: Path, superlink: str | None, out: Path) -> tuple[FlowerCli, Path]:
     """The SuperLink to ask, and where the app folder is put."""
     from fedapm.flower.local import federation as local
-    from fedapm.flower.local.flower_cli import Flower
+    from fedapm.flower.local.flower_cli import FlowerCli
 
     if superlink is not None:
-        return Flower(superlink), out.with_name(f"{out.name}-app")
+        return FlowerCli(superlink), out.with_name(f"{out.name}-app")
     made = local.LocalFederation.read(folder.resolve())
     dead = [p.name for p in made.processes if not p.alive]
     if dead:
@@ -223,7 +202,8 @@ def _table(found: Run) -> Table:
 def _need() -> None:
     from fedapm.flower import EXTRA, PURPOSE
 
-    require("flwr", EXTRA, PURPOSE)
+    for package in ("flwr", "psutil", "trustme"):
+        require(package, EXTRA, PURPOSE)
 
 
 def _say(text: str) -> None:

@@ -38,7 +38,7 @@ def models() -> Listing:
 
 
 def _line(kind: type) -> str:
-    return (kind.__doc__ or "").strip().splitlines()[0]
+    return next(iter((kind.__doc__ or "").strip().splitlines()), "")
 
 
 LISTINGS: dict[str, Callable[[], Listing]] = {"methods": methods, "data": data, "models": models}

@@ -97,16 +97,6 @@ def say(message: str) -> None:
     console().print(message, highlight=False, soft_wrap=True, markup=False)
 
 
-def warn(message: str) -> None:
-    """One line about what went wrong and was mended."""
-    note(f"fedapm: {message}")
-
-
-def note(message: str) -> None:
-    """One line about how something is done."""
-    Console(stderr=True).print(message, highlight=False, soft_wrap=True, markup=False)
-
-
 def _given(table: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if value is not None}
 

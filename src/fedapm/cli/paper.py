@@ -20,13 +20,13 @@ from fedapm.cli.options import (
     console,
     layers,
     names,
-    note,
     numbers,
     say,
-    warn,
 )  # fmt: skip
 from fedapm.errors import Interrupted
 from fedapm.experiments.settings import DataSettings
+from fedapm.loggers.console import configure
+from fedapm.runs.layout import PAPER_COMPARE
 
 
 def paper(
@@ -48,7 +48,7 @@ def paper(
 ) -> None:
     """Tune, compare and sweep as the paper does, for one data set; what was cut off goes on with the same command."""
     from fedapm.cli.tables import summary
-    from fedapm.experiments.paper import COMPARE, Paper, adjusted
+    from fedapm.experiments.paper import Paper, adjusted
     from fedapm.experiments.paper import scale as named_scale
     from fedapm.report import summary_table
     from fedapm.runs.command import command_line
@@ -62,10 +62,11 @@ def paper(
         trials,
     )
     given = layers(None, assign, common(data, data_root, image_encoder, text_encoder, None, None, workers, device))
-    made = Paper(out, chosen, given, workers, command_line(sys.argv[1:]), warn, note)
+    configure(run_details=False)
+    made = Paper(out, chosen, given, workers, command_line(sys.argv[1:]))
     try:
         report = made.run({"data": data, "settings": assign or []})
     except Interrupted as stop:
         raise Interrupted(f"{stop} The same command goes on from there.") from None
-    console().print(summary(summary_table(find_runs(out / COMPARE))))
+    console().print(summary(summary_table(find_runs(out / PAPER_COMPARE))))
     say(f"Report: {report}")

@@ -31,13 +31,12 @@ from fedapm.cli.options import (
     console,
     layers,
     names,
-    note,
     numbers,
     say,
-    warn,
 )  # fmt: skip
 from fedapm.errors import Interrupted
 from fedapm.experiments.settings import parse_assignment
+from fedapm.loggers.console import configure
 
 if TYPE_CHECKING:
     from fedapm.report.sweep.runs import Sweep
@@ -74,7 +73,7 @@ def sweep(
     from fedapm.experiments import compare
     from fedapm.experiments import sweep as sweeping
     from fedapm.experiments.vary import parse_vary
-    from fedapm.loggers import followers
+    from fedapm.loggers import log_callbacks
     from fedapm.report.card import write_card
     from fedapm.report.sweep.runs import read_sweep, write_sweep_report
     from fedapm.runs.command import command_line
@@ -86,12 +85,13 @@ def sweep(
     explicit = compare.laid(*map(parse_assignment, assign or []))
     best = tuned_layer(tuned, chosen)[0] if tuned is not None else {}
     given = [*layers(config, None, options), best, explicit]
+    configure(run_details=False)
     axes = [parse_vary(text) for text in vary]
     runs = sweeping.members(axes, chosen, numbers(seeds), *given)
-    follow = followers(log, out, warn)
+    follow = log_callbacks(log, out)
     try:
         with session(out):
-            sweeping.run_all(axes, runs, out, show=True, warn=warn, tell=note, callbacks=follow)
+            sweeping.run_all(axes, runs, out, callbacks=follow)
     except Interrupted as stop:
         raise Interrupted(f"{stop} The same command goes on from there.") from None
     report = write_sweep_report(out)

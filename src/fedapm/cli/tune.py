@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -27,9 +28,11 @@ from fedapm.cli.options import (
     names,
     numbers,
     say,
-    warn,
 )  # fmt: skip
 from fedapm.experiments.settings import parse_assignment
+from fedapm.loggers.console import configure
+
+logger = logging.getLogger(__name__)
 
 
 def tune(
@@ -82,8 +85,9 @@ def tune(
     asked = common(data, data_root, image_encoder, text_encoder, None, engine, None, device)
     explicit = compare.laid(*map(parse_assignment, assign or []))
     given = [*layers(config, None, asked), explicit]
+    configure(run_details=False)
     with session(out):
-        found = tuning.tune(names(methods), out, *given, options=options, workers=workers, warn=warn)
+        found = tuning.tune(names(methods), out, *given, options=options, workers=workers, warn=logger.warning)
     write_card(out, command_line(sys.argv[1:]))
     if as_json:
         results = {one.name: one.as_dict() for one in found.methods}

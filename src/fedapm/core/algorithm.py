@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from fedapm.core.search_space import SearchSpace, Units
 from fedapm.core.split import Preset, Scope, Split, SplitRule
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec, total
@@ -130,10 +131,15 @@ class Algorithm(ABC):
 
     ``scope`` says how it sees the model: "split" as the experiment splits it, "whole" as one shared model,
     "none" as wholly personal. ``views`` names the models it is judged by. ``preset`` is set by methods that are
-    defined by which stage is personal. ``remembers`` names the sums that the server keeps adding up over rounds because
-    they are changes of what clients keep (None: not known): what such a client has sent must be taken back before it
-    can begin anew. ``personal``, ``sends`` and ``evaluates`` say in words what a client keeps to
-    itself, what it sends and which model is judged; the table of methods in the documentation is made from them.
+    defined by which stage is personal. ``cumulative`` names the sums that the server keeps adding up over rounds
+    because they are changes of what clients keep (None: not known): what such a client has sent must be taken back
+    before it can begin anew. ``personal``, ``sends`` and ``evaluates`` say in words what a client keeps to itself, what
+    it sends and which model is judged; the table of methods in the documentation is made from them.
+
+    For tuning, ``search_space`` has the ranges of its own hyperparameters, per client, and ``search_grid`` a few values
+    of the most important ones, in ``grid_units``. ``unit_powers`` names the hyperparameters that depend on the units:
+    in the paper's units it is the per-client one times this power of the number of clients m, for the reasons in
+    docs/explanation/fedapm.md. A method inherits all four from the one it extends.
     """
 
     name: ClassVar[str]
@@ -145,6 +151,10 @@ class Algorithm(ABC):
     personal: ClassVar[str]
     sends: ClassVar[str]
     evaluates: ClassVar[str]
+    search_space: ClassVar[SearchSpace] = ()
+    search_grid: ClassVar[SearchSpace] = ()
+    grid_units: ClassVar[Units] = "client"
+    unit_powers: ClassVar[Mapping[str, int]] = {}
 
     def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
         """The network and its blocks as the method needs them; most take the network as it is."""

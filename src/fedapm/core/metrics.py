@@ -175,7 +175,8 @@ def as_metric(item: Any) -> Metric:
         return item
     if not callable(item):
         raise FedapmError(f"a metric is a function of (outputs, targets) or a Metric, not {type(item).__name__}.")
-    name = getattr(item, "__name__", type(item).__name__)
+    # functools.partial has no name of its own
+    name = getattr(item, "__name__", getattr(getattr(item, "func", None), "__name__", type(item).__name__))
     if not name.isidentifier():
         raise FedapmError(f"a metric needs a name of its own, and {name!r} is none; use a def, or a Metric.")
     reset = getattr(item, "reset", None)

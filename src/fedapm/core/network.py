@@ -89,27 +89,27 @@ class Network:
         if found is None:
             return PhaseData(samples, self.module)
         with torch.no_grad():
-            pieces = [found.features(b.inputs) for b in samples.batches(batch_size(samples))]
+            pieces = [found.compute_features(b.inputs) for b in samples.batches(batch_size(samples))]
             size = sum(t.numel() * t.element_size() for t in pieces[0]) * len(pieces)
             if size > FEATURE_BYTES:
                 self._log.info(f"features of {size >> 20} MiB a client are not kept but computed in every pass.")
                 self._cuts[names, len(samples.inputs)] = None
                 return PhaseData(samples, self.module)
             features = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
-        return PhaseData(Samples(features, samples.targets), found.rest)
+        return PhaseData(Samples(features, samples.targets), found.forward_features)
 
     def cut(self, names: tuple[str, ...], samples: Samples) -> forward.ForwardSplit | None:
         """Where the forward pass parts in what training these parameters changes and what it does not."""
         key = names, len(samples.inputs)
         if key not in self._cuts:
-            found = forward.cut(self.module, names, len(samples.inputs))
+            found = forward.split_forward(self.module, names, len(samples.inputs))
             if (
                 found is not None
                 and (name := forward.uncovered_parameter(self.module, len(samples.inputs))) is not None
             ):
-                self._log.info(f"features are computed in every pass, because no step of the flow uses {name}.")
+                self._log.info(f"features are computed in every pass, because no step of the network uses {name}.")
                 found = None
-            if found is not None and (part := forward.changes_in_training(self.module, found.before)) is not None:
+            if found is not None and (part := forward.changes_in_training(self.module, found.constant)) is not None:
                 self._log.info(f"features are computed in every pass, because {part} changes them in training.")
                 found = None
             elif found is not None and not forward.same_in_training(self.module, found, samples[:64].inputs):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,18 +13,10 @@ import torch
 from torch import Tensor
 
 from fedapm.core.random import numpy_generator
-from fedapm.data.download import Origin
+from fedapm.data.download import Origin, ProgressCallback, no_progress
 from fedapm.data.federation import Federation
 from fedapm.data.partition import Natural, Rule
 from fedapm.errors import FedapmError
-
-Tell = Callable[[str, int, int], None]
-"""Follows long work: what is being done, how much is done, of how much."""
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Follow nothing."""
-    del what, done, total
 
 
 @dataclass(frozen=True)
@@ -41,7 +33,8 @@ class Source:
     """Where features are kept; the folder fedapm-features in the root if not given."""
     fetch_weights: bool = False
     """Whether an encoder's weights may be downloaded."""
-    tell: Tell = silent
+    progress: ProgressCallback = no_progress
+    """Called while files are read or features computed."""
 
     def folder(self, name: str) -> Path:
         """The root, or one line that says it is needed."""
@@ -87,11 +80,11 @@ class DataSet(ABC):
     """A data set by name, and the settings that suit it where an experiment is silent."""
 
     name: ClassVar[str]
-    about: ClassVar[str]
+    about: ClassVar[str] = ""
     """One line for a list."""
     origin: ClassVar[Origin | None] = None
     """Where it is published; None where it is bundled."""
-    defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Settings for a data set's experiments, by table."""
     encodes: ClassVar[tuple[str, ...]] = ()
     """The kinds of encoder its features need: image, text, audio. Empty where inputs are used as they are."""

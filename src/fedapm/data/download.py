@@ -1,204 +1,192 @@
-"""Where data sets are published, and how they come from there into a data root.
+"""Where data sets are published, and how they are downloaded and unpacked.
 
-An archive is downloaded into the folder ``downloads`` of the root, checked, and unpacked beside its place before it is
-moved there, so that a data set is either wholly there or not at all. A download that breaks off goes on where it
-stopped.
+Archives are downloaded by pooch into the folder ``downloads`` of the data root and checked against their checksums.
+An interrupted download resumes where it stopped. An archive is unpacked in a temporary folder of the root and then
+moved into place, so a data set is either complete or absent.
 """
 
 from __future__ import annotations
 
 import errno
-import http.client
 import logging
 import re
 import shutil
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from fedapm.errors import FedapmError
 from fedapm.runs.files import write_atomic
 from fedapm.version import __version__
 
-if TYPE_CHECKING:
-    from fedapm.data.dataset import Tell
+logger = logging.getLogger(__name__)
+
+ProgressCallback = Callable[[str, int, int], None]
+"""Called with the task, how much of it is done, and the total (0 if unknown)."""
 
 DOWNLOADS = "downloads"
 TIMEOUT = 30.0
 """Seconds without a byte after which a server is given up."""
-PIECE = 1 << 18
-NOT_THE_DISK = (None, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
-"""Errors in writing that come of what an archive holds. A decompressor's complaint has no number at all."""
-TRIES = 5
-"""How often a download that keeps breaking off is taken up again at once."""
+CHUNK_BYTES = 1 << 14
+MAX_ATTEMPTS = 5
+"""How often an interrupted download is resumed before it fails."""
+ERRORS_OF_THE_ARCHIVE = (None, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
+"""Write errors caused by the archive's content rather than by the disk; decompressors set no error number."""
+
+
+def no_progress(task: str, done: int, total: int) -> None:
+    """A progress callback that reports nothing."""
+    del task, done, total
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A published file that can be downloaded and unpacked in the data root."""
+    """A published file that is downloaded and unpacked in the data root."""
 
     url: str
     checksum: str | None
-    """As ``md5:…`` or ``sha256:…``; None where none is published."""
-    holds: str
-    """A file or folder that is in the root when the archive has been unpacked."""
-    into: str = ""
-    """The folder in the root in which it is unpacked; the root itself if empty."""
-    file: str = ""
-    """The name under which it is kept; the last part of the address if empty."""
+    """``md5:…`` or ``sha256:…``; None if none is published."""
+    creates: str
+    """A file or folder in the root that exists once the archive is unpacked."""
+    unpack_in: str = ""
+    """The folder of the root to unpack in; the root itself if empty."""
+    filename: str = ""
+    """The name of the downloaded file; the last part of the URL if empty."""
 
     @property
-    def kept_as(self) -> str:
+    def download_name(self) -> str:
         """The name of the downloaded file."""
-        return self.file or unquote(PurePosixPath(urlsplit(self.url).path).name)
+        return self.filename or unquote(PurePosixPath(urlsplit(self.url).path).name)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a data set comes from and what must lie in the root."""
+    """Where a data set is published and which files the data root must hold."""
 
     page: str
-    """The address where it is described."""
-    licence: str
+    """The web page that describes it."""
+    license: str
     layout: str
-    """What the root holds when it is there, in a few words."""
+    """The files in the root, in a few words."""
     archives: tuple[Archive, ...] = ()
     by_hand: str = ""
-    """What to fetch by hand and where to put it, where a licence or a form stands in the way."""
+    """What to download by hand and where to put it, if a license or a form prevents an automatic download."""
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """What came of fetching a data set."""
+def download(name: str, origin: Origin, root: Path, progress: ProgressCallback = no_progress) -> list[str]:
+    """Download and unpack the missing archives of a data set.
 
-    root: Path
-    unpacked: tuple[str, ...] = ()
-    """What was unpacked now; empty where everything was there already."""
-    notes: tuple[str, ...] = ()
-    """What a person should know, such as a file that could not be verified. One line each."""
+    Args:
+        name: The data set, for messages.
+        origin: Where it is published.
+        root: The data root.
+        progress: Called while downloading and unpacking.
 
+    Returns:
+        What each newly unpacked archive created; empty if everything was there already.
 
-def get(name: str, origin: Origin, root: Path, tell: Tell) -> Fetched:
-    """Download and unpack what is missing of a data set; nothing is touched where it is there already."""
+    Raises:
+        FedapmError: The data set must be fetched by hand, a server does not deliver a file, a file is damaged, or the
+            disk cannot be written.
+    """
     if not origin.archives:
-        raise FedapmError(f"{name} cannot be downloaded without you: {_by_hand(origin, root)}")
-    unpacked, notes = [], []
+        raise FedapmError(f"{name} cannot be downloaded automatically: {_manual_steps(origin, root)}")
+    unpacked = []
     for archive in origin.archives:
-        if (root / archive.holds).exists():
+        if (root / archive.creates).exists():
             continue
-        path = root / DOWNLOADS / archive.kept_as
+        path = root / DOWNLOADS / archive.download_name
         try:
-            _download(archive, path, tell)
-            if archive.checksum is None:
-                notes.append(
-                    f"{path.name} could not be verified, because no checksum is published for it (its sha256 is "
-                    f"{_digest(path, 'sha256')})."
-                )
-            _unpack(archive, path, root, tell)
-        except _Unreachable as error:
+            _retrieve(archive, path, progress)
+            _unpack(archive, path, root, progress)
+        except _DownloadError as error:
             raise FedapmError(
                 f"{archive.url} could not be downloaded ({error}){error.hint}. Try again, or download it by hand (see "
                 f"{origin.page}), save it as {path} and then try again."
             ) from None
         except OSError as error:
             raise FedapmError(
-                f"{name} could not be written to {root} ({_one_line(error)}); make room or choose another data root, "
-                "and try again: what has been downloaded is kept."
+                f"{name} could not be written to {root} ({_one_line(error)}); free some space or choose another data "
+                "root, and try again: finished downloads are kept."
             ) from None
-        unpacked.append(archive.holds)
-    return Fetched(root, tuple(unpacked), tuple(notes))
+        unpacked.append(archive.creates)
+    return unpacked
 
 
-def _by_hand(origin: Origin, root: Path) -> str:
-    what = " ".join((origin.by_hand or f"get {origin.layout}").split()).rstrip(".")
-    return f"{what} (data root: {root}; see {origin.page}; licence: {origin.licence})."
+def _manual_steps(origin: Origin, root: Path) -> str:
+    steps = " ".join((origin.by_hand or f"get {origin.layout}").split()).rstrip(".")
+    return f"{steps} (data root: {root}; see {origin.page}; license: {origin.license})."
 
 
-class _Unreachable(Exception):
-    """A server that does not give the file."""
+class _DownloadError(Exception):
+    """A server does not deliver a file."""
 
     hint = ""
 
 
-class _BrokenOff(_Unreachable):
-    """A server that gave a part of the file."""
+class _Interrupted(_DownloadError):
+    """The connection broke after a part of the file was received."""
 
-    hint = "; what has arrived is kept, and the next try goes on from there if the server can"
+    hint = "; what was received is kept, and the next try resumes there if the server supports it"
 
 
-def _download(archive: Archive, path: Path, tell: Tell) -> None:
-    """Have the checked file at a path; a file that is there and passes the check is left alone."""
+def _retrieve(archive: Archive, path: Path, progress: ProgressCallback) -> None:
+    """Download a file to a path; pooch skips a file that is already there and checks the checksum."""
     import pooch  # type: ignore[import-untyped]
 
     def downloader(url: str, output_file: str, _: Any) -> None:
         part = path.with_name(path.name + ".part")
-        _receive(url, part, archive.checksum is not None, lambda done, of: tell(f"download {path.name}", done, of))
-        _check(archive, part, path)
+        _resume(url, part, archive.checksum is not None, lambda n, of: progress(f"download {path.name}", n, of))
         part.replace(output_file)
-        _validator(part).unlink(missing_ok=True)
+        _version_file(part).unlink(missing_ok=True)
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with _quiet(pooch.get_logger()):
-        pooch.retrieve(archive.url, archive.checksum, fname=path.name, path=path.parent, downloader=downloader)
-
-
-@contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def _digest(path: Path, algorithm: str) -> str:
-    import pooch
-
-    return str(pooch.file_hash(str(path), alg=algorithm))
-
-
-def _check(archive: Archive, part: Path, path: Path) -> None:
+        try:
+            pooch.retrieve(archive.url, archive.checksum, fname=path.name, path=path.parent, downloader=downloader)
+        except ValueError as error:
+            raise FedapmError(
+                f"{archive.url}: {_one_line(error)} Try again; if the checksum is the same then, the publisher may "
+                "have changed the file."
+            ) from None
     if archive.checksum is None:
-        return
-    algorithm, _, expected = archive.checksum.partition(":")
-    found = _digest(part, algorithm)
-    if found != expected.lower():
-        aside = _set_aside(part, path)
-        raise FedapmError(
-            f"{path.name} from {archive.url} has the {algorithm} {found} instead of {expected}; it was set aside as "
-            f"{aside}. Try again; if it is the same then, the publisher may have changed the file."
+        logger.warning(
+            "%s could not be verified, because no checksum is published for it (its sha256 is %s).",
+            path.name,
+            pooch.file_hash(str(path), alg="sha256"),
         )
 
 
-def _set_aside(path: Path, name: Path) -> Path:
-    """Move a file that is of no use out of the way, so that the next try starts anew."""
-    _validator(path).unlink(missing_ok=True)
-    return path.replace(name.with_name(name.name + ".bad"))
+@contextmanager
+def _quiet(log: logging.Logger) -> Iterator[None]:
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
-def _validator(part: Path) -> Path:
-    """Where the version of a partly downloaded file is noted, as its server names it."""
+def _version_file(part: Path) -> Path:
+    """The file with the server's version (ETag or date) of a partial download."""
     return part.with_name(part.name + ".version")
 
 
-def _receive(url: str, part: Path, checked: bool, tell: Callable[[int, int], None]) -> None:
-    """Download into a file, going on from what it holds already, as long as each try brings something."""
-    for left in reversed(range(TRIES)):
-        before = _size(part)
+def _resume(url: str, part: Path, has_checksum: bool, progress: Callable[[int, int], None]) -> None:
+    """Download into a file, resuming as long as each attempt receives something."""
+    for attempts_left in reversed(range(MAX_ATTEMPTS)):
+        size = _size(part)
         try:
-            _attempt(url, part, checked, tell)
-        except _BrokenOff:
-            if not left or _size(part) <= before:
+            _receive(url, part, has_checksum, progress)
+        except _Interrupted:
+            if not attempts_left or _size(part) <= size:
                 raise
         else:
             break
@@ -208,60 +196,94 @@ def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _attempt(url: str, part: Path, checked: bool, tell: Callable[[int, int], None]) -> None:
-    noted = _validator(part)
-    version = noted.read_text(encoding="utf-8") if noted.exists() else ""
-    # two halves of different files must not be joined: either the server sees to it or the checksum does
-    start = _size(part) if version or checked else 0
-    headers = {"User-Agent": f"fedapm/{__version__}"}
+class _ProgressBar:
+    """What pooch's downloader takes for a progress bar; counts the bytes of the file, resumed ones included."""
+
+    total = 0
+
+    def __init__(self, file: BinaryIO, progress: Callable[[int, int], None]) -> None:
+        self.file, self.start, self.progress = file, 0, progress
+
+    def update(self, _: int) -> None:
+        self.progress(self.file.tell(), self.start + self.total if self.total else 0)
+
+    def reset(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _RangeNotSatisfiable(Exception):
+    """The server has nothing after the bytes that are already here."""
+
+
+def _receive(url: str, part: Path, has_checksum: bool, progress: Callable[[int, int], None]) -> None:
+    """Make one attempt to download the rest of a file with pooch."""
+    import pooch
+    import requests
+
+    version_file = _version_file(part)
+    version = version_file.read_text(encoding="utf-8") if version_file.exists() else ""
+    # parts of two versions must never be joined: either the server (If-Range) or the checksum prevents that
+    start = _size(part) if version or has_checksum else 0
+    headers = {"User-Agent": f"fedapm/{__version__}", "Accept-Encoding": "identity"}
     if start:
         headers |= {"Range": f"bytes={start}-"} | ({"If-Range": version} if version else {})
-    try:
-        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416 and start:
-            # there is nothing after what is here: it is the whole file, or another one
-            if error.headers.get("Content-Range", "").strip() != f"bytes */{start}":
-                part.unlink()
-                _attempt(url, part, checked, tell)
-            return
-        raise _Unreachable(f"the server says {error.code} {error.reason}") from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise (_BrokenOff if start else _Unreachable)(_one_line(reason)) from None
-    with response:
-        more = response.length or 0
-        if response.status != 206:
-            start = 0
-        elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-            part.unlink()
-            raise _Unreachable("the server sends another part of the file than it was asked for")
-        write_atomic(noted, _version(response))
-        with part.open("ab" if start else "wb") as file:
-            _copy(response, file, start, start + more if more else 0, tell)
 
+    with ExitStack() as responses, part.open("ab") as file:
+        bar = _ProgressBar(file, progress)
 
-def _version(response: Any) -> str:
-    """What names this version of the file in a later request; empty where the server gives nothing reliable."""
-    tag = str(response.headers.get("ETag") or "")
-    return tag if tag.startswith('"') else str(response.headers.get("Last-Modified") or "")
+        def before_the_body(response: Any, **_: Any) -> None:
+            responses.enter_context(response)
+            if response.status_code == 416 and start:
+                raise _RangeNotSatisfiable(response.headers.get("Content-Range", "").strip())
+            if response.is_redirect:
+                return
+            if not response.ok:
+                raise _DownloadError(f"the server says {response.status_code} {response.reason}")
+            resumed = response.status_code == 206
+            if resumed and response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+                bar.start = start
+            elif file.tell():
+                file.truncate(0)
+            if resumed and not bar.start:
+                raise _DownloadError("the server sends another part of the file than requested")
+            write_atomic(version_file, _version(response.headers))
 
-
-def _copy(response: Any, file: BinaryIO, done: int, total: int, tell: Callable[[int, int], None]) -> None:
-    tell(done, total)
-    while True:
+        download_body = pooch.HTTPDownloader(
+            progressbar=bar,
+            chunk_size=CHUNK_BYTES,
+            timeout=TIMEOUT,
+            headers=headers,
+            hooks={"response": before_the_body},
+        )
         try:
-            piece = response.read1(PIECE)
-        except (OSError, http.client.HTTPException) as error:
-            raise _BrokenOff(_one_line(error)) from None
-        if not piece:
-            break
-        file.write(piece)
-        done += len(piece)
-        tell(done, total)
-    if done < total:
-        raise _BrokenOff(f"the connection broke off after {done} of {total} bytes")
+            download_body(url, file, None)
+        except _RangeNotSatisfiable as error:
+            if str(error) == f"bytes */{start}":
+                return  # the file is complete
+            file.truncate(0)
+        except requests.RequestException as error:
+            reason = _one_line(_root_cause(error))
+            if received := _size(part):
+                raise _Interrupted(f"the connection broke off after {received} bytes: {reason}") from None
+            raise _DownloadError(reason) from None
+        else:
+            return
+    _receive(url, part, has_checksum, progress)
+
+
+def _version(headers: Any) -> str:
+    """The version of a file for a later request; empty if the server states none that is reliable."""
+    tag = str(headers.get("ETag") or "")
+    return tag if tag.startswith('"') else str(headers.get("Last-Modified") or "")
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def _one_line(error: Any) -> str:
@@ -272,85 +294,88 @@ class _BadArchive(Exception):
     """An archive that cannot or must not be unpacked."""
 
 
-def _unpack(archive: Archive, path: Path, root: Path, tell: Tell) -> None:
-    """Unpack beside the root's content, then move into place."""
+# pooch's Unzip and Untar report no progress, and they clean names that lead out of the folder instead of refusing them
+
+
+def _unpack(archive: Archive, path: Path, root: Path, progress: ProgressCallback) -> None:
+    """Unpack in a temporary folder of the root, then move the content into place."""
     scratch = Path(tempfile.mkdtemp(dir=root, prefix=".unpack-"))
     try:
-        folder = scratch / archive.into
+        folder = scratch / archive.unpack_in
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            _extract(path, folder, lambda done, of: tell(f"unpack {path.name}", done, of))
-            if not (scratch / archive.holds).exists():
-                raise _BadArchive(f"does not hold {archive.holds}, so it is not the published file")
+            _extract(path, folder, lambda done, total: progress(f"unpack {path.name}", done, total))
+            if not (scratch / archive.creates).exists():
+                raise _BadArchive(f"does not hold {archive.creates}, so it is not the published file")
         except _BadArchive as error:
-            aside = _set_aside(path, path)
+            renamed = path.replace(path.with_name(path.name + ".bad"))
             raise FedapmError(
-                f"{path} {error}; it was set aside as {aside}. Try again to download it from {archive.url} anew."
+                f"{path} {error}; it was renamed to {renamed}. Try again to download it from {archive.url}."
             ) from None
-        _merge(scratch, root, scratch / archive.holds)
+        _merge(scratch, root, scratch / archive.creates)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _extract(path: Path, folder: Path, tell: Callable[[int, int], None]) -> None:
+def _extract(path: Path, folder: Path, progress: Callable[[int, int], None]) -> None:
     damage = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
     try:
         with path.open("rb") as file:
             if file.read(2) == b"PK":
-                _extract_zip(file, folder, tell)
+                _extract_zip(file, folder, progress)
             else:
                 file.seek(0)
-                _extract_tar(file, path.stat().st_size, folder, tell)
+                _extract_tar(file, path.stat().st_size, folder, progress)
     except tarfile.FilterError as error:
-        raise _reaching_out(error.tarinfo.name) from None
+        raise _outside(error.tarinfo.name) from None
     except damage as error:
         raise _BadArchive(f"is cut off, damaged or not an archive ({_one_line(error)})") from None
     except OSError as error:
-        if error.errno not in NOT_THE_DISK:
+        if error.errno not in ERRORS_OF_THE_ARCHIVE:
             raise
         raise _BadArchive(f"is damaged ({_one_line(error)})") from None
 
 
-def _extract_zip(file: BinaryIO, folder: Path, tell: Callable[[int, int], None]) -> None:
+def _extract_zip(file: BinaryIO, folder: Path, progress: Callable[[int, int], None]) -> None:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         total, done = sum(member.compress_size for member in members), 0
         for member in members:
-            if _wanted(member.filename):
+            if _is_content(member.filename):
                 archive.extract(member, folder)
             done += member.compress_size
-            tell(done, total)
+            progress(done, total)
 
 
-def _extract_tar(file: BinaryIO, total: int, folder: Path, tell: Callable[[int, int], None]) -> None:
+def _extract_tar(file: BinaryIO, total: int, folder: Path, progress: Callable[[int, int], None]) -> None:
     with tarfile.open(fileobj=file, mode="r:*") as archive:
         for member in archive:
-            if _wanted(member.name):
+            if _is_content(member.name):
                 archive.extract(member, folder, filter="data")
-            tell(min(file.tell(), total), total)
-        # a compressed stream is verified at its very end, which is beyond the last member
-        while archive.fileobj is not None and archive.fileobj.read(PIECE):
+            progress(min(file.tell(), total), total)
+        # a compressed stream is verified at its end, which is after the last member
+        while archive.fileobj is not None and archive.fileobj.read(CHUNK_BYTES):
             pass
-    tell(total, total)
+    progress(total, total)
 
 
-def _wanted(name: str) -> bool:
-    """Whether a member is content; a name that leads elsewhere is refused."""
+def _is_content(name: str) -> bool:
+    """Whether to extract a member; a name that leads out of the folder is refused."""
     parts = re.split(r"[/\\]", name)
     if name.startswith(("/", "\\")) or ".." in parts or re.match(r"[A-Za-z]:", name):
-        raise _reaching_out(name)
+        raise _outside(name)
     return "__MACOSX" not in parts
 
 
-def _reaching_out(name: str) -> _BadArchive:
-    return _BadArchive(f"has the member {name!r}, which would reach outside of the data root")
+def _outside(name: str) -> _BadArchive:
+    return _BadArchive(f"has the member {name!r}, which would be written outside of the data root")
 
 
 def _merge(source: Path, target: Path, last: Path) -> None:
-    """Move what is in one folder into another. What shows that the data set is there comes last."""
+    """Move a folder's content into another folder; ``last``, which marks the data set as complete, comes last."""
     for entry in sorted(source.iterdir(), key=lambda entry: (last.is_relative_to(entry), entry.name)):
-        place = target / entry.name
-        if entry.is_dir() and not entry.is_symlink() and place.is_dir():
-            _merge(entry, place, last)
+        destination = target / entry.name
+        if entry.is_dir() and not entry.is_symlink() and destination.is_dir():
+            _merge(entry, destination, last)
         else:
-            entry.replace(place)
+            entry.replace(destination)

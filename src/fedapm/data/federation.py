@@ -45,11 +45,14 @@ class Federation:
         *,
         class_names: Sequence[str] = (),
         modalities: Sequence[str] = (),
+        validation: float = 0.0,
     ) -> None:
         self.clients = list(clients)
         self.name = name
         self.class_names = tuple(class_names)
         self.modalities = tuple(modalities)
+        self.validation = validation
+        """The share of training data that clients are evaluated on; 0 where it is their test data."""
         if not self.clients:
             raise FedapmError("a federation needs at least one client.")
         seen: set[str] = set()
@@ -122,7 +125,7 @@ class Federation:
             if gone and len([m for m in self.modalities if self.has(position, m) and m not in gone]) == 0:
                 raise FedapmError(f"client {data.id} would have no modality left; leave it one.")
             made.append(ClientData(data.id, self._blanked(data.train, gone), self._blanked(data.test, gone)))
-        return Federation(made, self.name, class_names=self.class_names, modalities=self.modalities)
+        return self._with(made, self.validation)
 
     def stored(self, order: torch.memory_format) -> Federation:
         """The same pictures in another order in memory; itself where they are in that order already."""
@@ -135,7 +138,7 @@ class Federation:
             return Samples(tuple(inputs), samples.targets)
 
         made = [ClientData(c.id, put(c.train), put(c.test)) for c in self.clients]
-        return Federation(made, self.name, class_names=self.class_names, modalities=self.modalities)
+        return self._with(made, self.validation)
 
     def for_validation(self, fraction: float, seed: int) -> Federation:
         """The same clients without their test data, judged by a part of their training data instead.
@@ -149,7 +152,12 @@ class Federation:
             stream = numpy_generator(seed, "validation split", position)
             kept, judged = split_test(index, labels, data.train.classified, fraction, stream)
             made.append(ClientData(data.id, data.train[torch.as_tensor(kept)], data.train[torch.as_tensor(judged)]))
-        return Federation(made, self.name, class_names=self.class_names, modalities=self.modalities)
+        return self._with(made, fraction)
+
+    def _with(self, clients: list[ClientData], validation: float) -> Federation:
+        return Federation(
+            clients, self.name, class_names=self.class_names, modalities=self.modalities, validation=validation
+        )
 
     def _blanked(self, samples: Samples, gone: Sequence[str]) -> Samples:
         inputs = list(samples.inputs)
@@ -161,12 +169,7 @@ class Federation:
 
     def position(self, client: int | str) -> int:
         """Where a client stands, given its id (or its position as a number)."""
-        ids = [c.id for c in self.clients]
-        if str(client) in ids:
-            return ids.index(str(client))
-        if isinstance(client, int) and 0 <= client < len(ids):
-            return client
-        raise FedapmError(f"there is no client {client!r}; the ids are {', '.join(ids[:8])}{', …' * (len(ids) > 8)}.")
+        return client_position([c.id for c in self.clients], client)
 
     @classmethod
     def from_arrays(
@@ -258,6 +261,15 @@ class Federation:
         return cls.from_clients(read, test_fraction=test_fraction, seed=seed, name=name)
 
 
+def client_position(ids: Sequence[str], client: int | str) -> int:
+    """Where a client stands among these, given its id (or its position as a number)."""
+    if str(client) in ids:
+        return ids.index(str(client))
+    if isinstance(client, int) and 0 <= client < len(ids):
+        return client
+    raise FedapmError(f"there is no client {client!r}; the ids are {', '.join(ids[:8])}{', …' * (len(ids) > 8)}.")
+
+
 def split_test(
     index: np.ndarray[Any, Any],
     labels: np.ndarray[Any, Any],
@@ -328,6 +340,11 @@ def _same_kind(test: Samples, train: Samples, client: str) -> Samples:
     raise FedapmError(f"client {client}: of training and test targets one is classes and the other quantities.")
 
 
+def as_inputs(x: Arrays) -> tuple[Tensor, ...]:
+    """Arrays as a network is called with them; arrays of float64 become single precision."""
+    return tuple(_tensor(part) for part in (x if isinstance(x, tuple) else (x,)))
+
+
 def _tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
@@ -342,9 +359,8 @@ def _tensor(values: Any) -> Tensor:
 
 
 def _samples(x: Arrays, y: Any) -> Samples:
-    inputs = tuple(_tensor(part) for part in (x if isinstance(x, tuple) else (x,)))
     targets = _tensor(y)
-    return Samples(inputs, targets if targets.is_floating_point() else targets.long())
+    return Samples(as_inputs(x), targets if targets.is_floating_point() else targets.long())
 
 
 def _read(dataset: Dataset[Any], client: str) -> tuple[tuple[Tensor, ...], Tensor]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedapm import models
+from fedapm.core.metrics import Metric
 from fedapm.core.network import Loss
 from fedapm.core.random import numpy_generator
 from fedapm.data import IID, Dirichlet, Federation, Natural, Overlapping, Quantity, Rule, Shards, Source, data_set
@@ -31,7 +32,7 @@ def resolve(*layers: Mapping[str, Any]) -> Experiment:
     given.pop(NETWORK_TABLE, None)
     table = given.get("data", {})
     name = table.get("name", DataSettings.name) if isinstance(table, Mapping) else DataSettings.name
-    defaults = merged(data_set(str(name)).defaults)
+    defaults = merged({"model": {}}, data_set(str(name)).defaults)
     model = given.get("model", {})
     own = defaults["model"].get("name")
     if isinstance(model, Mapping) and (
@@ -114,7 +115,12 @@ def schedule(engine: EngineSettings) -> Schedule:
 
 
 def problem(
-    experiment: Experiment, clients: Federation, model: Model, loss: Loss | None = None, device: str = "cpu"
+    experiment: Experiment,
+    clients: Federation,
+    model: Model,
+    loss: Loss | None = None,
+    device: str = "cpu",
+    metrics: Sequence[Metric] | None = None,
 ) -> Problem:
     """What is to be learnt by whom, under an experiment's settings."""
     return Problem(
@@ -125,6 +131,7 @@ def problem(
         solver=experiment.solver,
         loss=loss,
         weighting=Weighting(experiment.engine.weights, experiment.engine.units),
+        metrics=metrics,
         seed=experiment.engine.seed,
         rounds=experiment.engine.rounds,
         device=device,
@@ -132,14 +139,21 @@ def problem(
 
 
 def plan(
-    experiment: Experiment, clients: Federation | None = None, model: Model | None = None, loss: Loss | None = None
+    experiment: Experiment,
+    clients: Federation | None = None,
+    model: Model | None = None,
+    loss: Loss | None = None,
+    metrics: Sequence[Metric] | None = None,
 ) -> RunSpec:
     """A run that is ready to start, with the settings' data and network or with some of the user's own."""
     settings = experiment.tables()
     if clients is not None and model is not None:
         settings["data"] = {"name": clients.name}
+        if clients.validation:
+            settings["data"]["validation"] = clients.validation
     clients = clients or federation(experiment.data)
-    made = problem(experiment, clients, model or _network(experiment, clients), loss, experiment.engine.device)
+    network = model or _network(experiment, clients)
+    made = problem(experiment, clients, network, loss, experiment.engine.device, metrics)
     if model is not None:
         settings["model"]["name"] = type(made.network(0).module).__name__
     return RunSpec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,13 +14,15 @@ from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
 from fedapm.core.solver import SGDConfig
 from fedapm.errors import Diverged, FedapmError, did_you_mean
 from fedapm.experiments import build
-from fedapm.experiments.run import Warn, execute
+from fedapm.experiments.run import execute
 from fedapm.experiments.settings import Experiment, ModelSettings, Tables, differences, validated
 from fedapm.runs.files import read_json, write_json
-from fedapm.runs.records import WITHOUT_EFFECT, is_run, load_run
+from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.layout import COMPARE_INFO
+from fedapm.runs.records import is_run, load_run
 from fedapm.simulation.spec import CallbackFactory, RunSpec
 
-ABOUT = "compare.json"
+logger = logging.getLogger(__name__)
 NESTED: dict[str, type[SGDConfig] | type[ModelSettings]] = {"solver": SGDConfig, "model": ModelSettings}
 """The tables a method may have for itself, as in ``[fedapm.solver]``."""
 SCORES = ("accuracy", "f1", "auc", "train_loss", "test_loss")
@@ -133,7 +136,7 @@ class About:
 
     def over(self, folder: Path) -> dict[str, Any]:
         """What compare.json should say, given what it says already: a comparison may grow."""
-        old = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
+        old = read_json(folder / COMPARE_INFO) if (folder / COMPARE_INFO).is_file() else {}
         before = old.get("tuned")
         if before and self.tuned and before.get("sha256") != self.tuned["sha256"]:
             raise FedapmError(f"{folder} was compared with other tuned settings; compare into another folder.")
@@ -156,8 +159,7 @@ def run_all(
     experiments: Sequence[Experiment],
     out: Path,
     *,
-    show: bool,
-    warn: Warn,
+    progress: bool = True,
     callbacks: Sequence[CallbackFactory] = (),
     about: About | None = None,
 ) -> list[Path]:
@@ -175,17 +177,17 @@ def run_all(
     for (folder, plan), done in zip(prepared, finished, strict=True):
         if not done:
             try:
-                execute(plan, folder, resume=True, show=show, callbacks=callbacks)
+                execute(plan, folder, resume=True, progress=progress, callbacks=callbacks)
             except Diverged as error:
-                warn(f"{error} The comparison goes on without this run.")
+                logger.warning("%s The comparison goes on without this run.", error)
         # not before there is a run: a comparison that is refused leaves nothing behind
         if noted is not None:
-            write_json(out / ABOUT, noted)
+            write_json(out / COMPARE_INFO, noted)
     return [folder for folder, _ in prepared]
 
 
 def _check_same(folder: Path, plan: RunSpec) -> None:
-    changed = {*differences(tomllib.loads(load_run(folder).config), plan.settings)} - WITHOUT_EFFECT
+    changed = {*differences(tomllib.loads(load_run(folder).config), plan.settings)} - MAY_CHANGE_ON_RESUME
     if changed:
         raise FedapmError(
             f"{folder} was run with other settings ({', '.join(sorted(changed))}); compare into another folder."

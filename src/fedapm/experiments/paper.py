@@ -6,6 +6,7 @@ found, then ρ and the share of selected clients are varied. Whatever is there a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,17 +16,16 @@ from fedapm import tuning
 from fedapm.algorithms import METHODS, FedAPM
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import compare, sweep
-from fedapm.experiments.run import Warn
 from fedapm.experiments.vary import Axis
 from fedapm.report import write_report
 from fedapm.report.card import write_card
 from fedapm.report.paper.page import write_paper_report
 from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import read_json, write_json
+from fedapm.runs.layout import PAPER_COMPARE, PAPER_FRACTION, PAPER_INFO, PAPER_RHO, PAPER_TUNE
 from fedapm.runs.sessions import session
 
-ABOUT = "paper.json"
-TUNE, COMPARE, RHO, FRACTION = "tune", "compare", "rho", "fraction"
+logger = logging.getLogger(__name__)
 
 SIX = ("fedapm", "fedalt", "fedsim", "fedavg", "fedprox", "local")
 
@@ -52,10 +52,10 @@ class Scale:
         """The number of runs of each step, for those who want to know how long it will take."""
         both = len([m for m in self.methods if m in ("fedapm", "fedalt")])
         return {
-            TUNE: len(self.methods) * self.trials,
-            COMPARE: len(self.methods) * len(self.seeds),
-            RHO: len(self.rhos) * len(self.sweep_seeds) if "fedapm" in self.methods else 0,
-            FRACTION: both * len(self.fractions) * len(self.sweep_seeds),
+            PAPER_TUNE: len(self.methods) * self.trials,
+            PAPER_COMPARE: len(self.methods) * len(self.seeds),
+            PAPER_RHO: len(self.rhos) * len(self.sweep_seeds) if "fedapm" in self.methods else 0,
+            PAPER_FRACTION: both * len(self.fractions) * len(self.sweep_seeds),
         }
 
 
@@ -104,8 +104,6 @@ class Paper:
     layers: Sequence[Mapping[str, Any]]
     workers: int | None
     command: str | None
-    warn: Warn
-    tell: Warn
 
     def run(self, about: Mapping[str, Any]) -> Path:
         """Do what is not done yet and write the report."""
@@ -114,14 +112,14 @@ class Paper:
             steps = [self._tune, self._compare, self._sweep_rho, self._sweep_fraction]
             for number, (step, (name, runs)) in enumerate(zip(steps, self.scale.runs().items(), strict=True), start=1):
                 if runs:
-                    self.tell(f"Step {number} of {len(steps)}: {name}, {runs} runs")
+                    logger.info("Step %d of %d: %s, %d runs", number, len(steps), name, runs)
                     step()
         write_card(self.out, self.command)
         return write_paper_report(self.out)
 
     def _begin(self, about: Mapping[str, Any]) -> None:
         asked = {"scale": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.scale).items()}, **about}
-        path = self.out / ABOUT
+        path = self.out / PAPER_INFO
         if path.is_file():
             before = read_json(path)
             changed = sorted(k for k in {*before, *asked} if before.get(k) != asked.get(k))
@@ -137,41 +135,46 @@ class Paper:
     def _tune(self) -> None:
         options = tuning.Options(trials=self.scale.trials, rounds=self.scale.tune_rounds, space=self.scale.space)
         tuning.tune(
-            self.scale.methods, self.out / TUNE, *self.layers, options=options, workers=self.workers, warn=self.warn
+            self.scale.methods,
+            self.out / PAPER_TUNE,
+            *self.layers,
+            options=options,
+            workers=self.workers,
+            warn=logger.warning,
         )
 
     def _tuned(self, methods: Sequence[str]) -> tuple[list[str], Mapping[str, Any], Mapping[str, Any] | None]:
         """The methods that have tuned settings: one whose trials all diverged is left out, and was named."""
-        there = tuning.load_tuned(self.out / TUNE)
+        there = tuning.load_tuned(self.out / PAPER_TUNE)
         known = [name for name in methods if name in there]
         if not known:
-            raise FedapmError(f"no method in {self.out / TUNE} has tuned settings: every trial diverged.")
-        return known, *tuning.tuned_layer(self.out / TUNE, known)
+            raise FedapmError(f"no method in {self.out / PAPER_TUNE} has tuned settings: every trial diverged.")
+        return known, *tuning.tuned_layer(self.out / PAPER_TUNE, known)
 
     def _compare(self) -> None:
         methods, tuned, noted = self._tuned(self.scale.methods)
-        noted = None if noted is None else {**noted, "file": TUNE}
-        out = self.out / COMPARE
+        noted = None if noted is None else {**noted, "file": PAPER_TUNE}
+        out = self.out / PAPER_COMPARE
         layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.rounds}}]
         runs = compare.plans(methods, self.scale.seeds, *layers)
         about = compare.About(methods, self.scale.seeds, tuned=noted)
-        compare.run_all(runs, out, show=True, warn=self.warn, about=about)
+        compare.run_all(runs, out, about=about)
         write_report(out)
         write_card(out)
 
     def _sweep_rho(self) -> None:
-        self._sweep(RHO, Axis("algorithm.rho", self.scale.rhos), (FedAPM.name,))
+        self._sweep(PAPER_RHO, Axis("algorithm.rho", self.scale.rhos), (FedAPM.name,))
 
     def _sweep_fraction(self) -> None:
         methods = [name for name in ("fedapm", "fedalt") if name in self.scale.methods]
-        self._sweep(FRACTION, Axis("engine.fraction", self.scale.fractions), methods)
+        self._sweep(PAPER_FRACTION, Axis("engine.fraction", self.scale.fractions), methods)
 
     def _sweep(self, name: str, axis: Axis, methods: Sequence[str]) -> None:
         known, tuned, _ = self._tuned(methods)
         out = self.out / name
         layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.sweep_rounds, "save_models": False}}]
         runs = sweep.members([axis], known, self.scale.sweep_seeds, *layers)
-        sweep.run_all([axis], runs, out, show=True, warn=self.warn, tell=self.tell)
+        sweep.run_all([axis], runs, out)
         write_sweep_report(out)
         write_card(out)
 

@@ -2,59 +2,78 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
+import torch
 from torch import Tensor, nn
 
+from fedapm.core.network import Network
 from fedapm.core.record import RoundRecord
-from fedapm.data.federation import Federation
+from fedapm.core.samples import Samples
+from fedapm.core.split import Split
+from fedapm.data.federation import Arrays, Federation, as_inputs, client_position
+from fedapm.errors import FedapmError, did_you_mean
 from fedapm.runs.files import write_atomic, write_tensors
 from fedapm.runs.folder import refuse_to_overwrite
-from fedapm.runs.records import (
-    CHECKPOINTS,
-    CONFIG,
-    MODELS,
-    ROUNDS,
-    JsonLines,
-    write_info,
-)
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, MODELS, ROUNDS, model_file
+from fedapm.runs.records import JsonLines, write_info
 from fedapm.simulation.engines.base import LocalEngine
 from fedapm.simulation.engines.sequential import load_model
-from fedapm.simulation.spec import RunSpec
+from fedapm.simulation.spec import RunSpec, Tables
 from fedapm.simulation.state import RunState
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Warn = Callable[[str], None]
 
+class BaseResult(ABC):
+    """What a run gives, whether it has just ended or was read from its folder."""
 
-@dataclass
-class Result:
-    """A finished run: its history and every client's model."""
-
-    plan: RunSpec
-    progress: RunState
     records: list[RoundRecord]
-    engine: LocalEngine
-    _modules: dict[int, nn.Module] = field(default_factory=dict, repr=False)
+    """The rounds, as in rounds.jsonl."""
 
     @property
-    def federation(self) -> Federation:
-        """The clients it was trained on."""
-        return self.plan.problem.federation
+    @abstractmethod
+    def settings(self) -> Tables:
+        """The settings of the run, as in config.toml."""
+
+    @property
+    @abstractmethod
+    def clients(self) -> list[str]:
+        """The ids of the clients, in order."""
+
+    @property
+    @abstractmethod
+    def views(self) -> list[str]:
+        """The names of the models that the method has for each client."""
+
+    @abstractmethod
+    def _state_dict(self, position: int, view: str) -> dict[str, Tensor]:
+        """A client's model on the CPU."""
+
+    @abstractmethod
+    def _module(self, position: int) -> nn.Module:
+        """A client's network as a module of its own, on the CPU."""
+
+    @abstractmethod
+    def _title(self) -> str:
+        """The method and the data."""
 
     @property
     def history(self) -> pd.DataFrame:
         """One row a round: client means of each score, the worst tenth, drift and bytes."""
         import pandas as pd
 
+        if not self.records:
+            raise FedapmError(f"{self._title()} has no finished round.")
         return pd.DataFrame([_row(record) for record in self.records]).set_index("round")
 
     @property
@@ -62,37 +81,137 @@ class Result:
         """The last evaluation, one row a client."""
         import pandas as pd
 
-        last = next(evaluations for r in reversed(self.records) if (evaluations := r["evaluations"]))
+        evaluations = self._last_evaluations()
+        if not evaluations:
+            raise FedapmError(f"{self._title()} has no evaluated round.")
         frames = []
-        for view, found in last.items():
-            frame = pd.DataFrame(found["per_client"], index=[c.id for c in self.federation.clients])
-            frames.append(frame if len(last) == 1 else frame.add_prefix(f"{view}."))
+        for view, scores in evaluations.items():
+            frame = pd.DataFrame(scores["per_client"], index=self.clients)
+            frames.append(frame if len(evaluations) == 1 else frame.add_prefix(f"{view}."))
         return pd.concat(frames, axis=1).rename_axis("client")
 
     def state_dict(self, client: int | str, view: str | None = None) -> dict[str, Tensor]:
-        """A client's whole model as a plain state dict: shared, personal and frozen parameters and buffers."""
-        return self.state_at(self.federation.position(client), view)
+        """A client's whole model as a plain state dict: shared, personal and frozen parameters and buffers.
 
-    def state_at(self, position: int, view: str | None = None) -> dict[str, Tensor]:
-        """The state dict of the client at a position, whatever its id."""
-        problem, algorithm = self.plan.problem, self.plan.algorithm
-        down = algorithm.broadcast(self.progress.server)
-        state = self.engine.client_state(position)
-        load_model(problem, algorithm, position, state, down, view or algorithm.views[0])
-        module = problem.network(position).module
-        return {n: t.detach().cpu().clone() for n, t in module.state_dict().items()}
+        Args:
+            client: The client's id, or its position where no id equals it.
+            view: Which model, where the method has several (``"P"``, ``"G"``); the first if not given.
+
+        Returns:
+            A copy on the CPU.
+        """
+        return self._state_dict(client_position(self.clients, client), self._view(view))
 
     def model(self, client: int | str, view: str | None = None) -> nn.Module:
-        """A client's model as a plain module of its own, ready for prediction."""
+        """A client's model as a plain module of its own, on the CPU and in evaluation mode.
+
+        Args:
+            client: The client's id, or its position where no id equals it.
+            view: Which model, where the method has several; the first if not given.
+        """
         state = self.state_dict(client, view)
-        module = deepcopy(self.plan.problem.network(self.federation.position(client)).module).cpu()
+        position = client_position(self.clients, client)
+        module = self._module(position)
         for parameter in module.parameters():
             parameter.requires_grad_(True)
+        _check_same(module.state_dict(), state, self.clients[position])
         module.load_state_dict(state)
         return module.eval()
 
+    def predict(self, client: int | str, x: Arrays, view: str | None = None) -> Tensor:
+        """What a client's model gives for some samples.
+
+        Args:
+            client: The client's id, or its position where no id equals it.
+            x: An array or tensor with one row a sample, or a tuple of them for a network with several inputs.
+            view: Which model, where the method has several; the first if not given.
+
+        Returns:
+            The network's outputs on the CPU, one row a sample; ``.argmax(1)`` gives classes.
+        """
+        module, inputs = self.model(client, view), as_inputs(x)
+        samples = Samples(inputs, torch.zeros(len(inputs[0])))
+        if not len(samples):
+            raise FedapmError("there are no samples to predict.")
+        try:
+            return Network(module, Split((), ()), nn.functional.cross_entropy).predict(samples)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            shapes = ", ".join(str(tuple(values.shape)) for values in inputs)
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise FedapmError(
+                f"the network of client {client} cannot be called with inputs of shape {shapes} ({reason})."
+            ) from error
+
+    def __repr__(self) -> str:
+        done = self.records[-1]["round"] if self.records else 0
+        text = f"{self._title()}, {len(self.clients)} clients, {done} rounds"
+        for scores in itertools.islice(self._last_evaluations().values(), 1):
+            name = next((name for name in ("accuracy", "test_loss", "train_loss") if name in scores), None)
+            text += f", {name.replace('_', ' ')} {scores[name]['mean']:.4g}" if name is not None else ""
+        return f"{type(self).__name__}({text})"
+
+    def _last_evaluations(self) -> dict[str, Any]:
+        return next((record["evaluations"] for record in reversed(self.records) if record["evaluations"]), {})
+
+    def _view(self, view: str | None) -> str:
+        if view is None:
+            return self.views[0]
+        if view not in self.views:
+            raise FedapmError(f"there is no model {view!r}; {did_you_mean(view, self.views)}")
+        return view
+
+
+@dataclass(repr=False)
+class Result(BaseResult):
+    """A finished run: its history and every client's model."""
+
+    plan: RunSpec
+    progress: RunState
+    records: list[RoundRecord]
+    engine: LocalEngine
+
+    @property
+    def federation(self) -> Federation:
+        """The clients it was trained on."""
+        return self.plan.problem.federation
+
+    @property
+    def settings(self) -> Tables:
+        """The settings of the run, as in config.toml."""
+        return self.plan.settings
+
+    @property
+    def clients(self) -> list[str]:
+        """The ids of the clients, in order."""
+        return [client.id for client in self.federation.clients]
+
+    @property
+    def views(self) -> list[str]:
+        """The names of the models that the method has for each client."""
+        return list(self.plan.algorithm.views)
+
+    def _state_dict(self, position: int, view: str) -> dict[str, Tensor]:
+        problem, algorithm = self.plan.problem, self.plan.algorithm
+        broadcast = algorithm.broadcast(self.progress.server)
+        load_model(problem, algorithm, position, self.engine.client_state(position), broadcast, view)
+        module = problem.network(position).module
+        return {n: t.detach().cpu().clone() for n, t in module.state_dict().items()}
+
+    def _module(self, position: int) -> nn.Module:
+        return deepcopy(self.plan.problem.network(position).module).cpu()
+
+    def _title(self) -> str:
+        return f"{self.plan.algorithm.label} on {self.federation.name}"
+
     def save(self, folder: str | Path) -> Path:
-        """Write a run folder, as if the run had been given it from the start."""
+        """Write a run folder, as if the run had been given it from the start.
+
+        Args:
+            folder: A folder that does not exist yet or is empty.
+
+        Returns:
+            The folder; [load][fedapm.load] reads it.
+        """
         path = Path(folder)
         refuse_to_overwrite(path)
         write_atomic(path / CONFIG, tomli_w.dumps(self.plan.settings))
@@ -101,7 +220,7 @@ class Result:
             rounds.append(record)
         self.engine.save(path / CHECKPOINTS, self.progress, self.records[-1])
         write_models(path, self)
-        write_info(path, self.plan.info() | {"status": "complete", "finished": self.progress.round})
+        write_info(path, self.plan.info() | self.progress.info("complete"))
         return path
 
     def report(self, path: str | Path) -> Path:
@@ -114,13 +233,27 @@ class Result:
 
 def write_models(folder: Path, result: Result) -> None:
     """Every client's model as a safetensors state dict."""
-    views = result.plan.algorithm.views
-    for position, client in enumerate(result.federation.clients):
+    views = result.views
+    for position, client in enumerate(result.clients):
         for view in views:
-            suffix = "" if len(views) == 1 else f"-{view}"
-            path = folder / MODELS / f"client-{position:04d}{suffix}.safetensors"
-            about = {"client": client.id, "method": result.plan.algorithm.name, "round": result.progress.round}
-            write_tensors(path, result.state_at(position, view), about)
+            path = folder / MODELS / model_file(position, view if len(views) > 1 else "")
+            about = {"client": client, "method": result.plan.algorithm.name, "round": result.progress.round}
+            write_tensors(path, result.state_dict(client, view), about)
+
+
+def _check_same(expected: Mapping[str, Tensor], saved: Mapping[str, Tensor], client: str) -> None:
+    """Refuse a state dict that does not fit a network."""
+    again = "give the network that the run was trained with"
+    for name in [*expected, *saved]:
+        if name not in saved:
+            raise FedapmError(f"the network has {name!r}, which the saved model of client {client} lacks; {again}.")
+        if name not in expected:
+            raise FedapmError(f"the saved model of client {client} has {name!r}, which the network lacks; {again}.")
+        if expected[name].shape != saved[name].shape:
+            raise FedapmError(
+                f"{name!r} has shape {tuple(expected[name].shape)} in the network and {tuple(saved[name].shape)} in "
+                f"the saved model of client {client}; {again}."
+            )
 
 
 def _row(record: RoundRecord) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import tomli_w
 
@@ -13,29 +15,19 @@ from fedapm.core.record import RoundRecord
 from fedapm.errors import FedapmError
 from fedapm.experiments.result import Result, write_models
 from fedapm.experiments.settings import differences
+from fedapm.loggers.console import RoundProgress
 from fedapm.runs.files import remove_leftovers, write_atomic, write_json
-from fedapm.runs.folder import refuse_to_overwrite
-from fedapm.runs.records import (
-    CHECKPOINTS,
-    CONFIG,
-    ENGINE,
-    ROUNDS,
-    TIMINGS,
-    WITHOUT_EFFECT,
-    JsonLines,
-    is_run,
-)
-from fedapm.simulation.callbacks import Checkpointer, History, ProgressDisplay, RecordWriter
+from fedapm.runs.folder import MAY_CHANGE_ON_RESUME, refuse_to_overwrite
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, ENGINE, ROUNDS, TIMINGS
+from fedapm.runs.records import JsonLines, is_run, load_run
+from fedapm.simulation.callbacks import Checkpointer, History, RecordWriter
 from fedapm.simulation.engines import auto
 from fedapm.simulation.engines.base import Resumed
 from fedapm.simulation.loop import Callback, Loop
 from fedapm.simulation.spec import CallbackFactory, RunSpec
 from fedapm.simulation.stores import disk
 
-if TYPE_CHECKING:
-    pass
-
-Warn = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
 def execute(
@@ -43,19 +35,26 @@ def execute(
     out: Path | None = None,
     *,
     resume: bool = False,
-    show: bool = True,
-    tell: Warn | None = None,
+    progress: bool = True,
     callbacks: Sequence[CallbackFactory] = (),
 ) -> Result:
-    """Run a plan to its end. With a folder everything is written there as it happens.
+    """Run to the last round. With a folder everything is written there as it happens.
 
-    ``tell`` hears how the run is computed. ``callbacks`` make whatever else is to follow the run.
+    Args:
+        plan: The run.
+        out: Its folder; None keeps everything in memory.
+        resume: Whether to go on with a run that the folder holds.
+        progress: Whether to show on the terminal how far it is.
+        callbacks: What makes further callbacks of the run.
+
+    Returns:
+        The history and every client's model.
     """
     if out is not None and not (resume and is_run(out)):
         refuse_to_overwrite(out)
     chosen = plan.open_engine(out / CHECKPOINTS / disk.ROWS if out is not None else None)
     try:
-        return _execute(plan, chosen, out, resume, show, tell or (lambda _: None), callbacks)
+        return _execute(plan, chosen, out, resume, progress, callbacks)
     finally:
         chosen.engine.close()
 
@@ -65,9 +64,8 @@ def _execute(
     chosen: auto.EngineChoice,
     out: Path | None,
     resume: bool,
-    show: bool,
-    tell: Warn,
-    follow: Sequence[CallbackFactory],
+    show_progress: bool,
+    factories: Sequence[CallbackFactory],
 ) -> Result:
     history = History()
     callbacks: list[Callback] = [history]
@@ -78,7 +76,7 @@ def _execute(
     if out is not None and resume and is_run(out):
         resumed = _resume(out, plan, loop, history)
     # before the first file of a new run, so that a log that cannot be opened leaves no folder behind
-    extra = [make(plan, out, resumed.state.round if resumed is not None else -1) for make in follow]
+    extra = [make(plan, out, resumed.state.round if resumed is not None else -1) for make in factories]
     if out is not None:
         if resumed is None:
             write_atomic(out / CONFIG, tomli_w.dumps(plan.settings))
@@ -89,11 +87,11 @@ def _execute(
     callbacks.extend(extra)
     if out is not None:
         callbacks.append(Checkpointer(engine, out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
-    if show:
+    if show_progress:
         label = f"{plan.algorithm.label}, seed {plan.problem.seed}"
-        callbacks.append(ProgressDisplay(label, plan.schedule.rounds))
-    tell(f"engine: {engine.name} ({chosen.why})")
-    result = Result(plan, loop.run(resumed), history.records, engine)
+        callbacks.append(RoundProgress(label, plan.schedule.rounds))
+    logger.info("engine: %s (%s)", engine.name, chosen.why)
+    result = Result(plan, loop.run(resumed, history.records), history.records, engine)
     if folder is not None:
         if plan.save_models:
             write_models(folder.folder, result)
@@ -107,7 +105,7 @@ def _resume(out: Path, plan: RunSpec, loop: Loop, history: History) -> Resumed |
         raise FedapmError(f"{out} has no {CONFIG}, so there is no knowing what to resume; use another folder.")
     remove_leftovers(out)
     old = tomllib.loads(config.read_text("utf-8"))
-    changed = [setting for setting in differences(old, plan.settings) if setting not in WITHOUT_EFFECT]
+    changed = [setting for setting in differences(old, plan.settings) if setting not in MAY_CHANGE_ON_RESUME]
     if "engine.rounds" in changed:
         before = old.get("engine", {}).get("rounds", 0)
         longer = plan.schedule.rounds > before
@@ -129,4 +127,8 @@ def _resume(out: Path, plan: RunSpec, loop: Loop, history: History) -> Resumed |
             f"{rounds.path} lacks rounds that the checkpoint of round {last} has; start again in another folder."
         )
     write_atomic(config, tomli_w.dumps(plan.settings))
+    info = load_run(out).info
+    if resumed is not None and info.get("stopped") and info.get("finished") == last:
+        logger.info("%s was stopped early after round %d (%s) and is not continued.", out, last, info["stopped"])
+        return Resumed(replace(resumed.state, stopped=str(info["stopped"])))
     return resumed

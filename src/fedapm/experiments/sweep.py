@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ from fedapm.data import Federation
 from fedapm.errors import Diverged, FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.compare import plans, run_folder
-from fedapm.experiments.run import Warn, execute
+from fedapm.experiments.run import execute
 from fedapm.experiments.settings import DataSettings, Experiment, differences
 from fedapm.experiments.vary import Axis, value_text
-from fedapm.report.sweep.runs import SWEEP
 from fedapm.runs.files import read_json, write_json
-from fedapm.runs.records import WITHOUT_EFFECT, is_run, load_run
+from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.layout import SWEEP_INFO
+from fedapm.runs.records import is_run, load_run
 from fedapm.simulation.spec import CallbackFactory
 
+logger = logging.getLogger(__name__)
 MANY = 100
 """Runs from which on a sweep is likely to be larger than it was meant to be."""
 
@@ -76,14 +79,12 @@ def run_all(
     runs: Sequence[Member],
     out: Path,
     *,
-    show: bool,
-    warn: Warn,
-    tell: Warn,
+    progress: bool = True,
     callbacks: Sequence[CallbackFactory] = (),
 ) -> list[Path]:
     """Run what is not finished yet; a run that was cut off goes on, one that diverges does not stop the others."""
     if len(runs) > MANY:
-        warn(f"this sweep has {len(runs)} runs; Ctrl-C stops it, and the same command goes on from there.")
+        logger.warning("this sweep has %d runs; Ctrl-C stops it, and the same command goes on from there.", len(runs))
     record = _record(axes, runs, out)
     settled = [_settled(run.place(out), run.settings) for run in runs]
     clients = _last_used(build.federation)
@@ -94,16 +95,16 @@ def run_all(
             tried.add(run.folder.parent)
             plan = build.plan(run.settings, clients(run.settings.data))
             plan.schedule.sampling.size(len(plan.problem))
-    write_json(out / SWEEP, record)
+    write_json(out / SWEEP_INFO, record)
     for number, (run, done) in enumerate(zip(runs, settled, strict=True), start=1):
         if done:
             continue
-        tell(f"Run {number} of {len(runs)}: {run.title}")
+        logger.info("Run %d of %d: %s", number, len(runs), run.title)
         try:
             plan = build.plan(run.settings, clients(run.settings.data))
-            execute(plan, run.place(out), resume=True, show=show, callbacks=callbacks)
+            execute(plan, run.place(out), resume=True, progress=progress, callbacks=callbacks)
         except Diverged as error:
-            warn(f"{error} The sweep goes on without this run.")
+            logger.warning("%s The sweep goes on without this run.", error)
     return [run.place(out) for run in runs]
 
 
@@ -133,7 +134,7 @@ def _settled(folder: Path, settings: Experiment) -> bool:
     run = load_run(folder)
     if not run.complete and run.info.get("status") != "diverged":
         return False
-    changed = {*differences(tomllib.loads(run.config), settings.tables())} - WITHOUT_EFFECT
+    changed = {*differences(tomllib.loads(run.config), settings.tables())} - MAY_CHANGE_ON_RESUME
     if changed:
         raise FedapmError(
             f"{folder} was run with other settings ({', '.join(sorted(changed))}); sweep into another folder."
@@ -145,10 +146,10 @@ def _record(axes: Sequence[Axis], runs: Sequence[Member], out: Path) -> dict[str
     """What was varied and where each run lies; a sweep with more values, methods or seeds is added to what is there."""
     vary = {axis.setting: list(axis.values) for axis in axes}
     rows = {run.folder.as_posix(): dict(run.values) for run in runs}
-    if (out / SWEEP).is_file():
-        before = read_json(out / SWEEP)
+    if (out / SWEEP_INFO).is_file():
+        before = read_json(out / SWEEP_INFO)
         if not isinstance(before.get("vary"), dict) or not isinstance(before.get("runs"), dict):
-            raise FedapmError(f"{out / SWEEP} is not the record of a sweep; use another folder.")
+            raise FedapmError(f"{out / SWEEP_INFO} is not the record of a sweep; use another folder.")
         if list(before["vary"]) != list(vary):
             raise FedapmError(
                 f"{out} holds a sweep over {', '.join(before['vary'])}, not over {', '.join(vary)}; use another folder."

@@ -1,7 +1,7 @@
-"""The same methods on Flower: clients on machines of their own, each with durable state.
+"""Run the same methods on Flower: clients on machines of their own, each with durable state.
 
-docs/explanation/flower-protocol.md says what is sent and what happens when something fails. Nothing here imports Flower
-before it is used.
+docs/explanation/flower-protocol.md describes the messages and what happens when something fails. Flower is imported
+only when it is used.
 """
 
 from __future__ import annotations
@@ -26,12 +26,17 @@ EXTRA, PURPOSE = "flower", "A federation on Flower"
 def client_app(
     data: Loader | None = None, model: Model | None = None, loss: Loss | None = None, state: str | Path | None = None
 ) -> ClientApp:
-    """What runs on every node.
+    """Make the Flower ClientApp that runs on every node.
 
-    ``data`` gives a client's own data from its id: :class:`~fedapm.ClientData`, or a pair of arrays (x, y). Without it
-    the node's ``data-file`` or its part of the experiment's data set is taken. ``model`` and ``loss`` are needed where
-    the experiment does not name a network; the server takes the same ones. ``state`` is where nodes without a
-    ``state-dir`` of their own keep theirs.
+    Args:
+        data: Returns a client's data for its id: :class:`~fedapm.ClientData`, or a pair of arrays (x, y). By default
+            the node's ``data-file`` is read, or else its part of the experiment's data set.
+        model: Makes the network, where the experiment does not name one; give the server the same.
+        loss: The loss, if not cross-entropy (classes) or squared error (quantities); give the server the same.
+        state: Where nodes without a ``state-dir`` of their own store their state.
+
+    Raises:
+        FedapmError: If the extra ``flower`` is not installed.
     """
     require("flwr", EXTRA, PURPOSE)
     from fedapm.flower.client.app import make
@@ -45,7 +50,17 @@ def server_app(
     model: Model | None = None,
     loss: Loss | None = None,
 ) -> ServerApp:
-    """What runs beside the SuperLink: an experiment (a TOML file, or its tables), written to the folder ``out``."""
+    """Make the Flower ServerApp that runs beside the SuperLink.
+
+    Args:
+        experiment: A TOML file, or its tables.
+        out: The run folder; the key ``out`` of Flower's run config comes before it.
+        model: Makes the network, where the experiment does not name one; it is called without an argument.
+        loss: The loss, if not cross-entropy (classes) or squared error (quantities).
+
+    Raises:
+        FedapmError: If the extra ``flower`` is not installed.
+    """
     require("flwr", EXTRA, PURPOSE)
     from fedapm.flower.server.app import make
 

@@ -1,4 +1,4 @@
-"""What is to be learnt, as a node knows it (its own data) and as the server does (no data at all)."""
+"""The learning problem as a node sees it (its own data only) and as the server does (no data at all)."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from fedapm.simulation.engines.sequential import train_client
 from fedapm.simulation.problem import Model, Problem, Weighting
 
 Columns = tuple[tuple[tuple[int, ...], str], ...]
-"""Shape and type of some tensors of one sample."""
+"""Shape and type of each tensor of one sample."""
 
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What a client tells of its data: sizes and shapes."""
+    """What the server learns about a client's data: sizes and shapes."""
 
     train: int
     test: int
     different: int
-    """How many different classes it has; 0 for quantities."""
+    """How many different classes occur in it; 0 for regression."""
     classes: int
-    """How many outputs its classes need; 0 for quantities."""
+    """How many outputs its classes need; 0 for regression."""
     inputs: Columns
     target: Columns
 
     @classmethod
     def of(cls, data: ClientData, federation: Federation) -> DataSummary:
-        """The outline of a client's data."""
+        """Summarize a client's data."""
         return cls(
             len(data.train),
             len(data.test),
@@ -50,23 +50,23 @@ class DataSummary:
         )
 
     @classmethod
-    def read(cls, note: Mapping[str, Any]) -> DataSummary:
-        """An outline out of a note, every field checked."""
+    def from_json(cls, fields: Mapping[str, Any]) -> DataSummary:
+        """Read a summary back from its JSON fields, each of them checked."""
         try:
-            train, test, different, classes = (int(note[name]) for name in ("train", "test", "different", "classes"))
+            train, test, different, classes = (int(fields[name]) for name in ("train", "test", "different", "classes"))
             inputs, target = (
-                tuple((tuple(map(int, shape)), str(kind)) for shape, kind in note[name])
+                tuple((tuple(map(int, shape)), str(dtype)) for shape, dtype in fields[name])
                 for name in ("inputs", "target")
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise FedapmError(f"its note on its data is not one ({error}).") from None
-        known = all(isinstance(getattr(torch, kind, None), torch.dtype) for _, kind in (*inputs, *target))
+            raise FedapmError(f"its data summary is malformed ({error}).") from None
+        known = all(isinstance(getattr(torch, dtype, None), torch.dtype) for _, dtype in (*inputs, *target))
         if min(train - 1, test, different, classes) < 0 or not known or len(target) != 1:
-            raise FedapmError("its note on its data is not one (sizes or types are out of range).")
+            raise FedapmError("its data summary is malformed (sizes or types are out of range).")
         return cls(train, test, different, classes, inputs, target)
 
-    def note(self) -> dict[str, Any]:
-        """The outline as a note holds it."""
+    def to_json(self) -> dict[str, Any]:
+        """The summary as JSON fields."""
         return asdict(self)
 
     @property
@@ -81,24 +81,26 @@ class DataSummary:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a client stands among all."""
+class Membership:
+    """A client's position in the federation, and what it must know about the others."""
 
     position: int
     m: int
+    """How many clients there are."""
     samples: int
     """Training samples of all clients together."""
     classes: int
+    """How many outputs the classes of all clients need."""
 
 
 class NodeProblem(Problem):
-    """One client's problem on its own node: everything is computed as if all clients were here."""
+    """One client's problem on its own node, with the weight and the random streams it has among all clients."""
 
     def __init__(
         self,
         experiment: Experiment,
         data: ClientData,
-        place: Place,
+        membership: Membership,
         model: Model | None = None,
         loss: Loss | None = None,
         device: str | None = None,
@@ -107,7 +109,7 @@ class NodeProblem(Problem):
         weighting = Weighting(experiment.engine.weights, experiment.engine.units)
         super().__init__(
             alone,
-            model or network(experiment, place.classes, alone.shapes),
+            model or network(experiment, membership.classes, alone.shapes),
             experiment.model.rule,
             adapt=experiment.algorithm.adapt,
             solver=experiment.solver,
@@ -117,9 +119,9 @@ class NodeProblem(Problem):
             rounds=experiment.engine.rounds,
             device=device or experiment.engine.device,
         )
-        self.position = place.position
-        self.alphas = [weighting.alpha(len(data.train), place.samples, place.m)]
-        self.unit = weighting.unit(place.m)
+        self.position = membership.position
+        self.alphas = [weighting.alpha(len(data.train), membership.samples, membership.m)]
+        self.unit = weighting.unit(membership.m)
 
     def task(self, client: int, round: int) -> LocalTask:
         """The client's local problem in a round, with the random streams of its position among all."""
@@ -127,36 +129,38 @@ class NodeProblem(Problem):
 
 
 def server_problem(
-    experiment: Experiment, outlines: Mapping[str, DataSummary], model: Model | None = None, loss: Loss | None = None
+    experiment: Experiment, summaries: Mapping[str, DataSummary], model: Model | None = None, loss: Loss | None = None
 ) -> Problem:
-    """The problem without its data: in their place every client has two made-up samples of the right shape."""
-    first = next(iter(outlines.values()))
-    classes = max(o.classes for o in outlines.values())
-    inputs = tuple(torch.ones(2, *shape, dtype=getattr(torch, kind)) for shape, kind in first.inputs)
-    ((shape, kind),) = first.target
-    targets = torch.arange(2) % classes if first.classified else torch.ones(2, *shape, dtype=getattr(torch, kind))
-    made_up = Samples(inputs, targets)
-    clients = [ClientData(client, made_up, made_up) for client in outlines]
-    population = Federation(clients, experiment.data.name)
-    made = build.problem(experiment, population, model or network(experiment, classes, first.shapes), loss)
-    if made.per_client:
-        raise FedapmError("on Flower the server makes the network without any data; give a model of no argument.")
-    return made
+    """The problem without any data: every client gets two placeholder samples of the right shape."""
+    first = next(iter(summaries.values()))
+    classes = max(summary.classes for summary in summaries.values())
+    inputs = tuple(torch.ones(2, *shape, dtype=getattr(torch, dtype)) for shape, dtype in first.inputs)
+    ((shape, dtype),) = first.target
+    targets = torch.arange(2) % classes if first.classified else torch.ones(2, *shape, dtype=getattr(torch, dtype))
+    placeholder = Samples(inputs, targets)
+    clients = [ClientData(client, placeholder, placeholder) for client in summaries]
+    federation = Federation(clients, experiment.data.name, class_names=list(map(str, range(classes))))
+    problem = build.problem(experiment, federation, model or network(experiment, classes, first.shapes), loss)
+    if problem.per_client:
+        raise FedapmError(
+            "on Flower the server makes the network without any data; give a model function with no argument."
+        )
+    return problem
 
 
 def network(experiment: Experiment, classes: int, shapes: Sequence[Sequence[int]]) -> Model:
     """The network the experiment names."""
     if experiment.model.name is None:
-        raise FedapmError(f"say which network to train on {experiment.data.name} (model.name).")
+        raise FedapmError(f"model.name is missing: say which network to train on {experiment.data.name}.")
     return models.factory(experiment.model.name, classes, experiment.model.options, shapes)
 
 
 Template = dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]]
-"""Of every sum in an upload its names, shapes and types."""
+"""For every sum in an upload: the shape and type of each of its tensors."""
 
 
 def template(problem: Problem, experiment: Experiment) -> Template:
-    """What an upload of this method looks like, learnt by trying it on made-up samples."""
+    """The names, shapes and types of this method's uploads, found by one round on placeholder samples."""
     algorithm = experiment.algorithm
     state = client_init(problem, algorithm)(0)
     broadcast = algorithm.broadcast(algorithm.server_init(problem.u0))
@@ -167,7 +171,7 @@ def template(problem: Problem, experiment: Experiment) -> Template:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FedapmError(
-            f"{algorithm.label} cannot be tried with this network on inputs of the shapes the clients named ({reason})."
+            f"{algorithm.label} cannot train this network on inputs of the shapes the clients reported ({reason})."
         ) from error
     sums = result.update.upload.sums
     return {name: {n: (tuple(t.shape), t.dtype) for n, t in vector.items()} for name, vector in sums.items()}

@@ -20,21 +20,21 @@ class FlowerSettings:
     """How rounds are run over a network."""
 
     clients: tuple[str, ...] = ()
-    """The ids of all clients, in order; if not given they are numbered from 0, as many as `data.clients`."""
+    """The ids of all clients, in order; by default they are numbered from 0, as many as `data.clients`."""
     minimum: int = 1
-    """Fewest replies with which a round counts."""
+    """Fewest usable replies with which a round counts."""
     timeout: float = 600.0
-    """Seconds a round waits for replies before it ends with those that came."""
+    """Seconds a round waits for replies before it ends with those that arrived."""
     retries: int = 2
     """How often a round with too few replies is announced again before the run stops."""
     wait: float = 300.0
-    """Seconds to wait at the start until every client has shown up."""
+    """Seconds to wait at the start until every client is online."""
     lost: Literal["wait", "readmit"] = "wait"
-    """A client that lost its state, where the server remembers it: leave it out until an operator restores it or
-    re-admits it, or take back what it sent and let it begin anew."""
+    """What happens to a client that lost its state, where the server remembers it: leave it out until an operator
+    restores or re-admits it, or subtract what it sent and let it start over."""
     keep_contributions: bool = True
-    """Whether the server keeps what each client has sent, so that it can be taken back: one more shared vector a client
-    on the server's disk."""
+    """Whether the server stores what each client has sent, so that it can be subtracted again: one more shared vector
+    per client on the server's disk."""
 
     def __post_init__(self) -> None:
         for name, least in {"minimum": 1, "retries": 0}.items():
@@ -59,32 +59,40 @@ class Deployment:
     clients: tuple[str, ...]
     """The ids of all clients, in the order of every list in the records."""
 
-    def notes(self) -> dict[str, Any]:
-        """The settings of [flower], as engine.json keeps them."""
+    def to_json(self) -> dict[str, Any]:
+        """The settings of [flower], as engine.json holds them."""
         return asdict(self.flower) | {"clients": list(self.clients)}
 
 
 def deployment(*layers: Mapping[str, Any]) -> Deployment:
-    """Lay tables over each other, check them all, and settle who the clients are."""
-    given: Tables = merged(*layers)
-    table = given.pop(TABLE, {})
+    """Merge the tables of an experiment, validate them, and settle who the clients are.
+
+    Args:
+        layers: Tables as in an experiment file; later ones override earlier ones.
+
+    Raises:
+        FedapmError: If a setting is unknown, out of range or impossible on Flower.
+    """
+    tables: Tables = merged(*layers)
+    table = tables.pop(TABLE, {})
     if not isinstance(table, Mapping):
         raise FedapmError(f"{TABLE!r} should be a table, as in [{TABLE}].")
     flower = validated(FlowerSettings, TABLE, table)
-    own = given.get("data", {}).get("name") == OWN if isinstance(given.get("data", {}), Mapping) else False
-    made = Experiment.from_tables(given) if own else build.resolve(given)
+    data = tables.get("data", {})
+    own = isinstance(data, Mapping) and data.get("name") == OWN
+    experiment = Experiment.from_tables(tables) if own else build.resolve(tables)
     clients = flower.clients
     if not clients:
-        if made.data.partition == "natural":
-            raise FedapmError("say who takes part: with the natural partition, flower.clients lists the ids of all.")
-        clients = tuple(str(k) for k in range(made.data.clients or build.CLIENTS))
-    elif made.data.clients not in (None, len(clients)):
-        raise FedapmError(f"data.clients = {made.data.clients}, but flower.clients names {len(clients)}.")
-    if made.data.partition != "natural":
-        made = replace(made, data=replace(made.data, clients=len(clients)))
-    selected = build.schedule(made.engine).sampling.size(len(clients))
+        if experiment.data.partition == "natural":
+            raise FedapmError("with the natural partition, flower.clients must list the ids of all clients.")
+        clients = tuple(str(k) for k in range(experiment.data.clients or build.CLIENTS))
+    elif experiment.data.clients not in (None, len(clients)):
+        raise FedapmError(f"data.clients = {experiment.data.clients}, but flower.clients names {len(clients)}.")
+    if experiment.data.partition != "natural":
+        experiment = replace(experiment, data=replace(experiment.data, clients=len(clients)))
+    selected = build.schedule(experiment.engine).sampling.size(len(clients))
     if flower.minimum > selected:
         raise FedapmError(f"flower.minimum = {flower.minimum}, but only {selected} clients are selected in a round.")
-    if made.engine.stationarity:
+    if experiment.engine.stationarity:
         raise FedapmError("engine.stationarity needs every client's dual on the server; leave it out on Flower.")
-    return Deployment(made, flower, clients)
+    return Deployment(experiment, flower, clients)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ KINDS = ("tensorboard", "mlflow")
 """What a run can be logged to; the package and the extra of each have its name."""
 
 
-def followers(kinds: Sequence[str] | None, root: Path, warn: Callable[[str], None]) -> list[CallbackFactory]:
+def log_callbacks(kinds: Sequence[str] | None, root: Path) -> list[CallbackFactory]:
     """What makes the logs of these kinds for every run below a folder.
 
     An unknown kind or a library that is not installed is said at once and not after hours of training.
@@ -28,7 +28,7 @@ def followers(kinds: Sequence[str] | None, root: Path, warn: Callable[[str], Non
         if name not in KINDS:
             raise FedapmError(f"there is no log of the kind {name!r}; {did_you_mean(name, KINDS)}")
         _need(name)
-    return [_follow(name, root, warn) for name in names]
+    return [_factory(name, root) for name in names]
 
 
 def _need(name: str) -> None:
@@ -40,16 +40,16 @@ def _need(name: str) -> None:
         library()
 
 
-def _follow(name: str, root: Path, warn: Callable[[str], None]) -> CallbackFactory:
+def _factory(name: str, root: Path) -> CallbackFactory:
     def make(plan: RunSpec, folder: Path | None, last: int) -> Callback:
         if folder is None:
             raise FedapmError(f"a log of the kind {name!r} needs a folder for the run.")
         if name == "tensorboard":
             from fedapm.loggers.tensorboard import TensorBoard
 
-            return Guarded(TensorBoard(folder, plan.settings, last), "TensorBoard", warn)
+            return Guarded(TensorBoard(folder, plan.settings, last), "TensorBoard")
         from fedapm.loggers.mlflow import MLflow
 
-        return Guarded(MLflow(folder, root, plan, last), "MLflow", warn)
+        return Guarded(MLflow(folder, root, plan, last), "MLflow")
 
     return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,15 @@ if TYPE_CHECKING:
     from fedapm.core.record import RoundRecord
     from fedapm.simulation.state import RunState
 
+logger = logging.getLogger(__name__)
+
 
 class Guarded(Callback):
     """Passes everything on to a log until that fails; then says so once and leaves it alone."""
 
-    def __init__(self, log: Callback, name: str, warn: Callable[[str], None]) -> None:
+    def __init__(self, log: Callback, name: str) -> None:
         self._log: Callback | None = log
-        self._name, self._warn = name, warn
+        self._name = name
 
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Log a round."""
@@ -37,4 +40,4 @@ class Guarded(Callback):
         except Exception as error:  # whatever a server, a disk or a library does, hours of training are worth more
             self._log = None
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            self._warn(f"logging to {self._name} stopped ({said}); the run itself goes on.")
+            logger.warning("logging to %s stopped (%s); the run itself goes on.", self._name, said)

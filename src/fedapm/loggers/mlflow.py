@@ -14,7 +14,8 @@ from fedapm.core.extras import require
 from fedapm.errors import FedapmError
 from fedapm.loggers.scalars import EVERY_ROUND, flat, scalars
 from fedapm.runs.files import read_json, write_json
-from fedapm.runs.records import ROUNDS, JsonLines
+from fedapm.runs.layout import MLFLOW, MLFLOW_ARTIFACTS, MLFLOW_DATABASE, ROUNDS
+from fedapm.runs.records import JsonLines
 from fedapm.simulation.loop import Callback
 from fedapm.version import __version__
 
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from fedapm.simulation.spec import RunSpec
     from fedapm.simulation.state import RunState
 
-DATABASE, ARTIFACTS = "mlflow.db", "mlflow-artifacts"
-"""What MLflow keeps beside the runs if no server is named."""
-NOTE = Path("logs") / "mlflow.json"
-"""Which of MLflow's runs a run folder belongs to."""
 AT_ONCE = 100
 """How many parameters MLflow takes in one call."""
 LONGEST = 500
@@ -46,15 +43,15 @@ class MLflow(Callback):
         given = os.environ.get("MLFLOW_TRACKING_URI")
         if not given:
             root.mkdir(parents=True, exist_ok=True)
-        address = given or f"sqlite:///{(root / DATABASE).absolute().as_posix()}"
+        address = given or f"sqlite:///{(root / MLFLOW_DATABASE).absolute().as_posix()}"
         with _usable():
             self._client = self._library.tracking.MlflowClient(tracking_uri=address)
             found = self._find(folder)
             if found is None:
-                artifacts = None if given else (root / ARTIFACTS).absolute().as_uri()
+                artifacts = None if given else (root / MLFLOW_ARTIFACTS).absolute().as_uri()
                 found = self._create(_name(folder, root), artifacts, plan), set()
             self._id, self._logged = found
-            write_json(folder / NOTE, {"run_id": self._id})
+            write_json(folder / MLFLOW, {"run_id": self._id})
             for record in JsonLines(folder / ROUNDS) if last >= 0 else ():
                 self._write(record)
 
@@ -79,9 +76,9 @@ class MLflow(Callback):
 
     def _find(self, folder: Path) -> tuple[str, set[int]] | None:
         """The run this folder was logged to before, and the rounds it has; None where this server does not have it."""
-        if not (folder / NOTE).is_file():
+        if not (folder / MLFLOW).is_file():
             return None
-        name = str(read_json(folder / NOTE).get("run_id"))
+        name = str(read_json(folder / MLFLOW).get("run_id"))
         try:
             self._client.get_run(name)
         except self._library.exceptions.MlflowException:

@@ -10,22 +10,20 @@ from torch.utils.tensorboard import summary
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from fedapm.loggers.scalars import flat, scalars
-from fedapm.runs.records import ROUNDS, JsonLines
+from fedapm.runs.layout import ROUNDS, TENSORBOARD
+from fedapm.runs.records import JsonLines
 from fedapm.simulation.loop import Callback
 
 if TYPE_CHECKING:
     from fedapm.core.record import RoundRecord
     from fedapm.simulation.state import RunState
 
-FOLDER = Path("logs") / "tensorboard"
-"""Where event files lie in a run folder."""
-
 
 class TensorBoard(Callback):
     """Writes event files; a run that is resumed goes on in a further file that takes back what comes again."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], last: int) -> None:
-        place = folder / FOLDER
+        place = folder / TENSORBOARD
         begun = any(place.glob("events.out.tfevents.*"))
         self._writer: Any = SummaryWriter(str(place), purge_step=last + 1 if begun else None)
         self._settings = flat(settings)

@@ -1,4 +1,4 @@
-"""The networks: plain modules that name their stages."""
+"""The networks: plain modules that declare which layers a preset makes personal (``stages``)."""
 
 from __future__ import annotations
 
@@ -35,43 +35,52 @@ MODELS: Registry[type[nn.Module]] = Registry(
 def factory(
     name: str, classes: int, options: Mapping[str, Any], shapes: Sequence[Sequence[int]] = ()
 ) -> Callable[[], nn.Module]:
-    """A function that makes a network for so many classes and, where it can be made to measure, for such inputs.
+    """A function that builds a network for a data set.
 
-    A network that comes in several sizes says which one the inputs of a data set need by a class method
-    ``fitting(shapes)``, which gives arguments. Options that were named win.
+    A network whose size depends on its inputs has a class method ``arguments_for(shapes)`` that returns the arguments
+    for them, and may describe the inputs it takes in a class attribute ``input_description``.
+
+    Args:
+        name: The network's name in :data:`MODELS`.
+        classes: The number of classes.
+        options: Arguments of the network; they take precedence over those for the shapes.
+        shapes: The shapes of one sample's inputs.
+
+    Raises:
+        FedapmError: The network or an option is unknown, or the inputs do not suit the network.
     """
-    kind = MODELS.find(name)
-    known = [p for p in inspect.signature(kind).parameters if p != "classes"]
+    network = MODELS.find(name)
+    known = [p for p in inspect.signature(network).parameters if p != "classes"]
     for option in options:
         if option not in known:
             raise FedapmError(f"unknown setting 'model.options.{option}' of {name}; {did_you_mean(option, known)}")
-    arguments = {**_measured(name, kind, shapes), **options}
+    arguments = {**_arguments_for(name, network, shapes), **options}
 
     def make() -> nn.Module:
         try:
-            return kind(classes=classes, **arguments)
+            return network(classes=classes, **arguments)
         except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-            given = ", ".join(f"{option} = {value!r}" for option, value in options.items())
+            assignments = ", ".join(f"{option} = {value!r}" for option, value in options.items())
             reason = str(error).splitlines()[0].rstrip(".")
             raise FedapmError(
-                f"no {name} can be made with model.options {given or 'as they are'} ({reason})."
+                f"no {name} can be built with model.options {assignments or 'as they are'} ({reason})."
             ) from None
 
     return make
 
 
-def _measured(name: str, kind: type[nn.Module], shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The arguments that a network's inputs ask for."""
-    fitting: Callable[[Sequence[Sequence[int]]], dict[str, Any]] | None = getattr(kind, "fitting", None)
-    if fitting is None or not shapes:
+def _arguments_for(name: str, network: type[nn.Module], shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+    arguments_for: Callable[[Sequence[Sequence[int]]], dict[str, Any]] | None = getattr(network, "arguments_for", None)
+    if arguments_for is None or not shapes:
         return {}
     try:
-        return fitting(shapes)
+        return arguments_for(shapes)
     except ValueError:
-        there = ", ".join(f"({', '.join(map(str, shape))})" for shape in shapes if len(shape) > 0)
+        description = getattr(network, "input_description", "other inputs")
+        listed = ", ".join(f"({', '.join(map(str, shape))})" for shape in shapes if len(shape) > 0)
         raise FedapmError(
-            f"the model {name} takes {getattr(kind, 'takes', 'other inputs')}, but the data has inputs of the shapes "
-            f"{there}; choose another model (see: fedapm list models)."
+            f"the model {name} takes {description}, but the data has inputs of the shapes {listed}; choose "
+            "another model (see: fedapm list models)."
         ) from None
 
 

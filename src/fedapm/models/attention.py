@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedapm.models.sequences import keep
+from fedapm.models.sequences import masked
 
 
 class AttentionPooling(nn.Module):
-    """Additive attention: each head weighs the steps by its own scores, and the heads' averages stand side by side.
+    """Additive attention: each head averages the steps, weighted by its own scores; the averages are concatenated.
 
-    Every head averages whole steps, so the width of a step need not divide by the number of heads.
+    Every head averages whole steps, so the number of heads need not divide the width of a step.
     """
 
     def __init__(self, width: int, heads: int, hidden: int = 512) -> None:
@@ -19,10 +19,10 @@ class AttentionPooling(nn.Module):
         self.hidden = nn.Linear(width, hidden)
         self.score = nn.Linear(hidden, heads)
 
-    def forward(self, steps: Tensor, seen: Tensor) -> Tensor:
-        """Of (batch, steps, width) and which steps count: (batch, heads × width); zero where no step counts."""
-        steps, seen = keep(steps, seen.unsqueeze(-1)), seen.unsqueeze(-1)
+    def forward(self, steps: Tensor, mask: Tensor) -> Tensor:
+        """Pool (batch, steps, width) to (batch, heads × width); zero for samples whose mask has no step."""
+        steps, mask = masked(steps, mask.unsqueeze(-1)), mask.unsqueeze(-1)
         scores = self.score(self.hidden(steps).tanh())
-        # the lowest finite number rather than −∞: a sample without any step must not divide zero by zero
-        weights = torch.where(seen, scores, torch.finfo(scores.dtype).min).softmax(dim=1)
+        # the lowest finite number instead of −∞: softmax over no step at all would be NaN
+        weights = torch.where(mask, scores, torch.finfo(scores.dtype).min).softmax(dim=1)
         return (weights.transpose(1, 2) @ steps).flatten(1)

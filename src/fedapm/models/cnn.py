@@ -13,10 +13,15 @@ from fedapm.models.dropout import Dropout
 
 
 class CNN(nn.Module):
-    """Square pictures → conv 16 → conv 32 → fc 128 → classes.
+    """Square images → conv 16 → conv 32 → fc 128 → classes.
 
-    Pooling comes before the rectifier: the maximum of a window commutes with it, so the numbers are the same and
-    three quarters of the rectifier's work is saved.
+    Max pooling comes before the ReLU. The two commute, so the result is the same, with a quarter of the ReLU's work.
+
+    Args:
+        classes: The number of classes.
+        channels: The channels of an image.
+        size: The height and width of an image in pixels.
+        dropout: The dropout rate before each fully connected layer.
     """
 
     stages: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -24,12 +29,12 @@ class CNN(nn.Module):
         "output": ("fc1", "fc2"),
         "head": ("fc2",),
     }
-    flow: ClassVar[tuple[Step, ...]] = (
-        Step("edges", ("pictures",), ("conv1",)),
-        Step("features", ("edges",), ("conv2",)),
-        Step("scores", ("features",), ("dropout", "fc1", "fc2")),
+    forward_steps: ClassVar[tuple[Step, ...]] = (
+        Step(output="conv1_out", inputs=("images",), modules=("conv1",)),
+        Step(output="conv2_out", inputs=("conv1_out",), modules=("conv2",)),
+        Step(output="logits", inputs=("conv2_out",), modules=("dropout", "fc1", "fc2")),
     )
-    takes: ClassVar[str] = "square pictures (channels, size, size), 4 pixels wide at least"
+    input_description: ClassVar[str] = "square images (channels, size, size), 4 pixels wide at least"
 
     def __init__(self, classes: int = 10, channels: int = 3, size: int = 32, dropout: float = 0.0) -> None:
         super().__init__()
@@ -40,27 +45,27 @@ class CNN(nn.Module):
         self.dropout = Dropout(dropout)
 
     @classmethod
-    def fitting(cls, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-        """The sizes that the inputs of one sample need; a ValueError where no size would do."""
+    def arguments_for(cls, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """The arguments for samples whose inputs have these shapes; ValueError if there are none."""
         ((channels, height, width),) = shapes
         if height != width or height < 4:
-            raise ValueError(f"pictures of {height}×{width} pixels")
+            raise ValueError(f"images of {height}×{width} pixels")
         return {"channels": channels, "size": height}
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Class scores."""
-        return self.scores(self.features(self.edges(pictures)))
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits of images (batch, channels, size, size)."""
+        return self.logits(self.conv2_out(self.conv1_out(images)))
 
-    def edges(self, pictures: Tensor) -> Tensor:
-        """16 maps of half the side."""
-        return functional.max_pool2d(self.conv1(pictures.to(self.conv1.weight.dtype)), 2).relu()
+    def conv1_out(self, images: Tensor) -> Tensor:
+        """16 maps of half the size."""
+        return functional.max_pool2d(self.conv1(images.to(self.conv1.weight.dtype)), 2).relu()
 
-    def features(self, edges: Tensor) -> Tensor:
-        """32 maps of a quarter of the side, in a row."""
-        return functional.max_pool2d(self.conv2(edges), 2).relu().flatten(1)
+    def conv2_out(self, conv1_out: Tensor) -> Tensor:
+        """32 maps of a quarter of the size, flattened."""
+        return functional.max_pool2d(self.conv2(conv1_out), 2).relu().flatten(1)
 
-    def scores(self, features: Tensor) -> Tensor:
-        """Class scores from features."""
-        hidden = self.fc1(self.dropout(features)).relu()
-        scores: Tensor = self.fc2(self.dropout(hidden))
-        return scores
+    def logits(self, conv2_out: Tensor) -> Tensor:
+        """The fully connected layers."""
+        hidden = self.fc1(self.dropout(conv2_out)).relu()
+        logits: Tensor = self.fc2(self.dropout(hidden))
+        return logits

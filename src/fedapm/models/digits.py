@@ -1,4 +1,4 @@
-"""A small network for 8×8 pictures of digits: seconds on a laptop, and every stage can be personal."""
+"""A small network for 8×8 images of digits that trains in seconds on a laptop."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class DigitsNet(nn.Module):
         "output": ("head",),
         "head": ("head",),
     }
-    flow: ClassVar[tuple[Step, ...]] = (
-        Step("stemmed", ("pixels",), ("stem",)),
-        Step("features", ("stemmed",), ("body",)),
-        Step("scores", ("features",), ("head",)),
+    forward_steps: ClassVar[tuple[Step, ...]] = (
+        Step(output="stem_out", inputs=("pixels",), modules=("stem",)),
+        Step(output="body_out", inputs=("stem_out",), modules=("body",)),
+        Step(output="logits", inputs=("body_out",), modules=("head",)),
     )
 
     def __init__(self, classes: int = 10, width: int = 64, features: int = 32) -> None:
@@ -31,20 +31,20 @@ class DigitsNet(nn.Module):
         self.head = nn.Linear(features, classes)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Class scores."""
-        return self.scores(self.features(self.stemmed(pixels)))
+        """The logits of images (batch, 64) or (batch, 8, 8)."""
+        return self.logits(self.body_out(self.stem_out(pixels)))
 
-    def stemmed(self, pixels: Tensor) -> Tensor:
-        """What the stem makes of the pixels."""
+    def stem_out(self, pixels: Tensor) -> Tensor:
+        """The first layer."""
         hidden: Tensor = self.stem(pixels.flatten(1)).relu()
         return hidden
 
-    def features(self, stemmed: Tensor) -> Tensor:
-        """What the body makes of that."""
-        hidden: Tensor = self.body(stemmed).relu()
+    def body_out(self, stem_out: Tensor) -> Tensor:
+        """The second layer."""
+        hidden: Tensor = self.body(stem_out).relu()
         return hidden
 
-    def scores(self, features: Tensor) -> Tensor:
-        """Class scores from features."""
-        scores: Tensor = self.head(features)
-        return scores
+    def logits(self, body_out: Tensor) -> Tensor:
+        """The last layer."""
+        logits: Tensor = self.head(body_out)
+        return logits

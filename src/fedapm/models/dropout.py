@@ -1,4 +1,4 @@
-"""Dropout with a mask that is cheap to draw on a CPU, where it would cost small networks as much as their layers."""
+"""Dropout with a mask that is cheap to draw on a CPU; torch's own costs small networks as much as their layers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import torch
 from torch import Tensor, nn
 
 LEVELS = 2**16
-"""A mask is drawn from 16 random bits an element, so its probability is a multiple of 1/65536."""
+"""Each element uses 16 random bits, so the rate is a multiple of 1/65536."""
 
 
 class Dropout(nn.Dropout):
-    """Torch's dropout, with four elements of the mask from each number that its generator gives on a CPU."""
+    """Torch's dropout; on a CPU each random 64-bit number gives four elements of the mask."""
 
     def forward(self, values: Tensor) -> Tensor:
-        """Each value is 0 with probability p in training; the others grow so that the mean stays."""
-        zeros = round(self.p * LEVELS)
-        if not self.training or not zeros or zeros == LEVELS or self.inplace or values.device.type != "cpu":
+        """Set each value to 0 with probability p in training and scale the others to keep the mean."""
+        zero_levels = round(self.p * LEVELS)
+        if not self.training or not zero_levels or zero_levels == LEVELS or self.inplace or values.device.type != "cpu":
             return super().forward(values)
         numbers = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = numbers.view(torch.int16)[: values.numel()].view(values.shape)
-        kept = (bits >= zeros - LEVELS // 2).to(values.dtype)
-        return values * kept.mul_(LEVELS / (LEVELS - zeros))
+        mask = (bits >= zero_levels - LEVELS // 2).to(values.dtype)
+        return values * mask.mul_(LEVELS / (LEVELS - zero_levels))

@@ -1,4 +1,4 @@
-"""The paper's network for CREMA-D: a voice and a face, or a voice alone."""
+"""The paper's network for CREMA-D: audio and video, or audio alone."""
 
 from __future__ import annotations
 
@@ -11,31 +11,42 @@ from torch import Tensor, nn
 from fedapm.core.forward import Step
 from fedapm.errors import FedapmError
 from fedapm.models.attention import AttentionPooling
-from fedapm.models.sequences import GRU, Convolutions, inside, modalities
+from fedapm.models.sequences import GRU, Convolutions, step_mask, value_shapes
 
 
 class MMActionClassifier(nn.Module):
-    """Sound through 3 convolutions and a GRU 128, video features → GRU 128; both → attention with 6 heads → classes.
+    """Audio → 3 convolutions → GRU 128, video features → GRU 128; both → attention with 6 heads → classes.
 
-    With ``video_dim=0`` it hears and does not see, and is called with sound alone. The paper names no pooling between
-    the convolutions, the benchmark it builds on has it; ``pool=1`` turns it off. There is no dropout unless asked for:
-    without it a network gives the same output twice, so features can be kept and methods compared to the last digit.
+    The paper mentions no pooling between the convolutions, but the benchmark it builds on has it; ``pool=1`` turns it
+    off. Dropout is off by default, so that the same weights always give the same output: features can be cached and
+    methods compared to the last digit.
+
+    Args:
+        classes: The number of classes.
+        audio_dim: The features of each audio frame.
+        video_dim: The features of each video frame; 0 for a network that is called with audio alone.
+        pool: How many time steps max pooling merges after each convolution.
+        dropout: The dropout rate.
     """
 
-    # these are not of the class alone: without video there is no layer that could be personal, and no step
+    # not class variables: a network without video has other stages and steps
     stages: Mapping[str, tuple[str, ...]] = {
         "input": ("audio_conv", "video_gru", "audio_gru"),
         "output": ("fc",),
         "head": ("fc",),
     }
-    flow: tuple[Step, ...] = (
-        Step("sounds", ("audio", "audio_length"), ("audio_conv",)),
-        Step("heard", ("sounds",), ("audio_gru",)),
-        Step("watched", ("second", "video_length"), ("video_gru",)),
-        Step("pooled", ("heard", "audio_length", "watched", "video_length"), ("attention",)),
-        Step("scores", ("pooled",), ("fc",)),
+    forward_steps: tuple[Step, ...] = (
+        Step(output="audio_conv_out", inputs=("audio", "audio_length"), modules=("audio_conv",)),
+        Step(output="audio_gru_out", inputs=("audio_conv_out",), modules=("audio_gru",)),
+        Step(output="video_gru_out", inputs=("video_or_length", "video_length"), modules=("video_gru",)),
+        Step(
+            output="attention_out",
+            inputs=("audio_gru_out", "audio_length", "video_gru_out", "video_length"),
+            modules=("attention",),
+        ),
+        Step(output="logits", inputs=("attention_out",), modules=("fc",)),
     )
-    takes = "sound (time, features), and video (frames, features) if there is some"
+    input_description = "audio (time, features), optionally followed by video (frames, features)"
 
     def __init__(
         self, classes: int = 4, audio_dim: int = 80, video_dim: int = 1280, pool: int = 2, dropout: float = 0.0
@@ -48,71 +59,76 @@ class MMActionClassifier(nn.Module):
         self.fc = nn.Linear(6 * 128, classes)
         if self.video_gru is None:
             self.stages = {**self.stages, "input": ("audio_conv", "audio_gru")}
-            self.flow = (
-                Step("sounds", ("audio", "second"), ("audio_conv",)),
-                Step("heard", ("sounds",), ("audio_gru",)),
-                Step("pooled", ("heard", "second"), ("attention",)),
-                Step("scores", ("pooled",), ("fc",)),
+            self.forward_steps = (
+                Step(output="audio_conv_out", inputs=("audio", "video_or_length"), modules=("audio_conv",)),
+                Step(output="audio_gru_out", inputs=("audio_conv_out",), modules=("audio_gru",)),
+                Step(output="attention_out", inputs=("audio_gru_out", "video_or_length"), modules=("attention",)),
+                Step(output="logits", inputs=("attention_out",), modules=("fc",)),
             )
 
     @classmethod
-    def fitting(cls, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-        """The sizes that the inputs of one sample need; a ValueError where no size would do."""
-        (_, audio_dim), *video = modalities(shapes)
+    def arguments_for(cls, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """The arguments for samples whose inputs have these shapes; ValueError if there are none."""
+        (_, audio_dim), *video = value_shapes(shapes)
         ((_, video_dim),) = video or [(0, 0)]
         return {"audio_dim": audio_dim, "video_dim": video_dim}
 
     def forward(
         self,
         audio: Tensor,
-        second: Tensor | None = None,
+        video_or_length: Tensor | None = None,
         audio_length: Tensor | None = None,
         video_length: Tensor | None = None,
     ) -> Tensor:
-        """Class scores of sound (batch, time, features) and video (batch, frames, features), then both lengths.
+        """The logits of audio (batch, time, features) and video (batch, frames, features).
 
-        ``second`` is the video, or, in a network without video, the lengths of the sound, and there is no more. Lengths
-        may be left out; 0 is a missing modality.
+        Args:
+            audio: The features of the audio frames.
+            video_or_length: The features of the video frames; in a network without video, the lengths of the audio.
+            audio_length: The number of audio frames of each sample; None if all are complete, 0 if audio is missing.
+            video_length: The number of video frames of each sample, likewise.
         """
         if self.video_gru is None:
             if audio_length is not None or video_length is not None:
-                raise FedapmError("this mm-action network hears only; give it video with model.options.video_dim.")
-            return self.scores(self.pooled(self.heard(self.sounds(audio, second)), second))
-        if second is None or second.dim() != 3:
-            raise FedapmError("this mm-action network needs video too; set model.options.video_dim=0 for sound alone.")
-        heard = self.heard(self.sounds(audio, audio_length))
-        watched = self.watched(second, video_length)
-        return self.scores(self.pooled(heard, audio_length, watched, video_length))
+                raise FedapmError("this mm-action network takes audio alone; add video with model.options.video_dim.")
+            audio_gru_out = self.audio_gru_out(self.audio_conv_out(audio, video_or_length))
+            return self.logits(self.attention_out(audio_gru_out, video_or_length))
+        if video_or_length is None or video_or_length.dim() != 3:
+            raise FedapmError("this mm-action network needs video too; set model.options.video_dim=0 for audio alone.")
+        audio_gru_out = self.audio_gru_out(self.audio_conv_out(audio, audio_length))
+        video_gru_out = self.video_gru_out(video_or_length, video_length)
+        return self.logits(self.attention_out(audio_gru_out, audio_length, video_gru_out, video_length))
 
-    def sounds(self, audio: Tensor, audio_length: Tensor | None) -> Tensor:
-        """The convolved sound."""
+    def audio_conv_out(self, audio: Tensor, audio_length: Tensor | None) -> Tensor:
+        """The convolved audio (batch, steps, 128)."""
         steps: Tensor = self.audio_conv(audio.transpose(1, 2), audio_length)
         return steps
 
-    def heard(self, sounds: Tensor) -> Tensor:
-        """The sound's steps, each knowing those before it."""
-        return self.audio_gru.over(sounds)
+    def audio_gru_out(self, audio_conv_out: Tensor) -> Tensor:
+        """The GRU's states for the audio (batch, steps, 128)."""
+        return self.audio_gru.states(audio_conv_out)
 
-    def watched(self, video: Tensor, video_length: Tensor | None) -> Tensor:
-        """The video's frames, each knowing those before it."""
+    def video_gru_out(self, video: Tensor, video_length: Tensor | None) -> Tensor:
+        """The GRU's states for the video (batch, frames, 128)."""
         assert self.video_gru is not None
-        return self.video_gru.over(video, video_length)
+        return self.video_gru.states(video, video_length)
 
-    def pooled(
+    def attention_out(
         self,
-        heard: Tensor,
+        audio_gru_out: Tensor,
         audio_length: Tensor | None,
-        watched: Tensor | None = None,
+        video_gru_out: Tensor | None = None,
         video_length: Tensor | None = None,
     ) -> Tensor:
-        """All modalities in one vector."""
-        steps, seen = heard, inside(self.audio_conv.left(audio_length), heard)
-        if watched is not None:
-            steps, seen = torch.cat([steps, watched], 1), torch.cat([seen, inside(video_length, watched)], 1)
-        everything: Tensor = self.attention(steps, seen)
-        return everything
+        """All modalities pooled into one vector."""
+        steps, mask = audio_gru_out, step_mask(self.audio_conv.output_lengths(audio_length), audio_gru_out)
+        if video_gru_out is not None:
+            steps = torch.cat([steps, video_gru_out], 1)
+            mask = torch.cat([mask, step_mask(video_length, video_gru_out)], 1)
+        pooled: Tensor = self.attention(steps, mask)
+        return pooled
 
-    def scores(self, pooled: Tensor) -> Tensor:
+    def logits(self, attention_out: Tensor) -> Tensor:
         """The classifier, a single layer."""
-        scores: Tensor = self.fc(pooled)
-        return scores
+        logits: Tensor = self.fc(attention_out)
+        return logits

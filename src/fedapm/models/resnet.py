@@ -1,4 +1,4 @@
-"""ResNet18 for small pictures such as CIFAR-100's and TinyImageNet's."""
+"""ResNet18 for small images such as those of CIFAR-100 and TinyImageNet."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedapm.models.dropout import Dropout
 STEMS = ("small", "large")
 NORMS = ("group", "batch")
 Norm = Callable[[int], nn.Module]
-"""Of a number of channels, the layer that normalises them."""
+"""Makes a normalization layer for a number of channels."""
 
 
 class Block(nn.Module):
-    """Two convolutions, and a way around them."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -31,14 +31,14 @@ class Block(nn.Module):
             self.around = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """The block's change added to what came in."""
+        """The input plus the convolutions' output."""
         change = self.norm2(self.conv2(self.norm1(self.conv1(hidden)).relu()))
         added: Tensor = self.around(hidden) + change
         return added.relu()
 
 
 class Stem(nn.Module):
-    """The first convolution: small for small pictures, large and with pooling for photographs."""
+    """The first convolution: 3×3 for small images, 7×7 with pooling for photographs."""
 
     def __init__(self, kind: str, channels: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -49,31 +49,37 @@ class Stem(nn.Module):
         self.norm = norm(width)
         self.pool = nn.MaxPool2d(3, 2, padding=1) if large else nn.Identity()
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """The first maps of pictures."""
-        maps: Tensor = self.pool(self.norm(self.conv(pictures.to(self.conv.weight.dtype))).relu())
+    def forward(self, images: Tensor) -> Tensor:
+        """The first feature maps."""
+        maps: Tensor = self.pool(self.norm(self.conv(images.to(self.conv.weight.dtype))).relu())
         return maps
 
 
 class ResNet18(nn.Module):
-    """Pictures → 3×3 stem → 4 groups of 2 residual blocks, 64 to 512 channels → mean → fc → classes.
+    """Images → stem → 4 groups of 2 residual blocks, 64 to 512 channels → mean → fc → classes.
 
-    Channels are normalised in groups (GroupNorm), which needs no statistics of a batch: clients whose data differ
-    have nothing to disagree about, and two groups are usual in federated work. With ``norm="batch"`` the running
-    statistics are each client's own and are never averaged, and the network cannot be run for many clients in one call.
+    GroupNorm, the default, needs no batch statistics, which differ between clients with different data.
 
-    ``stem="small"`` is a 3×3 convolution; ``stride`` is its step. ``stem="large"`` is the usual one for photographs:
-    7×7 with a step of 2, and max pooling. ``dropout`` is before the last layer; there is none unless asked for.
+    Args:
+        classes: The number of classes.
+        channels: The channels of an image.
+        width: The channels of the first group; each further group doubles them.
+        stem: ``small`` is a 3×3 convolution, ``large`` the usual one for photographs: 7×7, stride 2, max pooling.
+        stride: The stride of the small stem.
+        norm: ``group`` or ``batch``. With ``batch`` each client keeps its own running statistics, which are never
+            averaged, and clients cannot be batched.
+        groups: The groups of GroupNorm; two are common in federated learning.
+        dropout: The dropout rate before the last layer.
     """
 
-    # the last group alone is three quarters of all parameters: too much to be personal for clients with little data
+    # the last group alone has three quarters of all parameters: too many to be personal for clients with little data
     stages: ClassVar[Mapping[str, tuple[str, ...]]] = {"input": ("stem",), "output": ("fc",), "head": ("fc",)}
-    flow: ClassVar[tuple[Step, ...]] = (
-        Step("stemmed", ("pictures",), ("stem",)),
-        Step("features", ("stemmed",), ("group1", "group2", "group3", "group4")),
-        Step("scores", ("features",), ("dropout", "fc")),
+    forward_steps: ClassVar[tuple[Step, ...]] = (
+        Step(output="stem_out", inputs=("images",), modules=("stem",)),
+        Step(output="groups_out", inputs=("stem_out",), modules=("group1", "group2", "group3", "group4")),
+        Step(output="logits", inputs=("groups_out",), modules=("dropout", "fc")),
     )
-    takes: ClassVar[str] = "pictures (channels, height, width)"
+    input_description: ClassVar[str] = "images (channels, height, width)"
 
     def __init__(
         self,
@@ -100,11 +106,11 @@ class ResNet18(nn.Module):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
     @classmethod
-    def fitting(cls, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-        """The stem for pictures of this size; a ValueError where the inputs are not pictures.
+    def arguments_for(cls, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """The stem for images of this size; ValueError if the inputs are not images.
 
-        The first group works on maps of about 32×32 in each case. At 64 pixels the large stem would halve twice
-        and leave 2×2 in the last group, so there the small one steps by 2.
+        In each case the first group works on maps of about 32×32. At 64 pixels the large stem would halve twice and
+        leave 2×2 in the last group, so the small one with stride 2 is used there.
         """
         ((channels, height, width),) = shapes
         side = min(height, width)
@@ -112,24 +118,24 @@ class ResNet18(nn.Module):
             return {"channels": channels, "stem": "large"}
         return {"channels": channels, "stem": "small", "stride": 2 if side >= 64 else 1}
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Class scores."""
-        return self.scores(self.features(self.stemmed(pictures)))
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits of images (batch, channels, height, width)."""
+        return self.logits(self.groups_out(self.stem_out(images)))
 
-    def stemmed(self, pictures: Tensor) -> Tensor:
-        """What the stem makes of the pictures."""
-        maps: Tensor = self.stem(pictures)
+    def stem_out(self, images: Tensor) -> Tensor:
+        """The first feature maps."""
+        maps: Tensor = self.stem(images)
         return maps
 
-    def features(self, stemmed: Tensor) -> Tensor:
-        """What the blocks make of that, averaged over the picture."""
-        maps: Tensor = self.group4(self.group3(self.group2(self.group1(stemmed))))
+    def groups_out(self, stem_out: Tensor) -> Tensor:
+        """The residual blocks, averaged over the image."""
+        maps: Tensor = self.group4(self.group3(self.group2(self.group1(stem_out))))
         return maps.mean((2, 3))
 
-    def scores(self, features: Tensor) -> Tensor:
-        """Class scores from features."""
-        scores: Tensor = self.fc(self.dropout(features))
-        return scores
+    def logits(self, groups_out: Tensor) -> Tensor:
+        """The last layer."""
+        logits: Tensor = self.fc(self.dropout(groups_out))
+        return logits
 
 
 def _norm(kind: str, groups: int) -> Norm:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedapm.report.comparison.columns import Column, Estimate
 from fedapm.report.comparison.page import render
 from fedapm.report.comparison.summary import (
-    COLUMNS,
-    Column,
-    Estimate,
     SummaryRow,
     best_round_columns,
     filled_columns,
     main_column,
     summary_table,
 )
-from fedapm.report.comparison.targets import Target, TargetRow, TargetTable, read_targets, target_tables
-from fedapm.report.sweep.runs import SWEEP, write_sweep_report
+from fedapm.report.comparison.targets import Target, TargetRow, TargetTable, named_targets, read_targets, target_tables
+from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import write_atomic
-from fedapm.runs.records import REPORT, find_runs
+from fedapm.runs.layout import REPORT, SWEEP_INFO
+from fedapm.runs.records import find_runs
 
 __all__ = [
-    "COLUMNS",
     "Column",
     "Estimate",
     "SummaryRow",
@@ -31,6 +29,7 @@ __all__ = [
     "best_round_columns",
     "filled_columns",
     "main_column",
+    "named_targets",
     "read_targets",
     "summary_table",
     "target_tables",
@@ -44,7 +43,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     The file needs nothing beside it: no network, no script, no font. Equal runs give equal bytes. Targets are those
     of the comparison in the folder, if it was given any. A sweep has a report of its own kind.
     """
-    if (folder / SWEEP).is_file():
+    if (folder / SWEEP_INFO).is_file():
         return write_sweep_report(folder, out)
     path = out if out is not None else folder / REPORT
     write_atomic(path, render(find_runs(folder), read_targets(folder)))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,16 @@ from fedapm.report import filled_columns, summary_table
 from fedapm.report.card_text import as_markdown
 from fedapm.report.comparison.series import all_series, group_runs
 from fedapm.report.evaluated_on import judged_by, settings_of
+from fedapm.report.metrics import metrics_of
 from fedapm.runs import machine
 from fedapm.runs.command import private, repeating
 from fedapm.runs.files import read_json, write_atomic, write_json
-from fedapm.runs.records import CONFIG, ENGINE, ROUNDS, TIMINGS, JsonLines, Run, find_runs, is_run
+from fedapm.runs.layout import CARD, CARD_TEXT, CONFIG, ENGINE, ROUNDS, SWEEP_INFO, TIMINGS, TUNE_INFO
+from fedapm.runs.records import JsonLines, Run, find_runs, is_run
 from fedapm.runs.sessions import read_sessions
 from fedapm.version import __version__
 
-CARD, CARD_TEXT = "card.json", "card.md"
-TUNING = "tune.json"
-KINDS = {"sweep.json": "sweep", TUNING: "tuning"}
+KINDS = {SWEEP_INFO: "sweep", TUNE_INFO: "tuning"}
 """The file that a command leaves beside its runs, and what it makes of the folder."""
 PLACES = ("data.root", "data.cache")
 """Settings that say where things lie on the user's disk."""
@@ -55,13 +56,14 @@ def card(folder: Path, command: str | None = None) -> dict[str, Any]:
         "seeds": sorted({run.seed for run in runs}),
         "rounds": sorted({int(run.info.get("rounds", 0)) for run in runs}),
         "runs": {"planned": len(runs)} | _counts(str(run.info["status"]) for run in runs),
+        "metrics": [asdict(metric) for metric in metrics_of(runs)],
         "scores": _scores(runs) if kind not in ("tuning", "experiment") else [],
         "parts": sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob(f"*/**/{CARD}")),
         "results": {"files": len(runs), "sha256": digest(folder)},
         "time": _time(folder, runs),
         "engines": _counts(_engine(run) for run in runs),
         "hardware": machine.hardware({str(one.get("engine.device", "cpu")) for one in settings}),
-        "versions": _versions(runs, ["optuna"] if any(folder.rglob(TUNING)) else []),
+        "versions": _versions(runs, ["optuna"] if any(folder.rglob(TUNE_INFO)) else []),
         "settings": _settings(runs, settings),
     }
 

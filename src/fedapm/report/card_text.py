@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import tomli_w
 
-from fedapm.report.comparison.summary import COLUMNS
+from fedapm.report.comparison.columns import table_columns
+from fedapm.report.metrics import MetricInfo
 from fedapm.report.numbers import counted, in_scale_of, listed, percent, plain
 
 MOST_ROWS = 60
@@ -67,7 +68,8 @@ def _results(card: Mapping[str, Any]) -> list[str]:
     rows: Sequence[Mapping[str, Any]] = card["scores"]
     if not rows:
         return []
-    columns = [column for column in COLUMNS if any(column.field in row for row in rows)]
+    known = table_columns([MetricInfo.of(metric) for metric in card["metrics"]])
+    columns = [column for column in known if any(column.field in row for row in rows)]
     heads = [column.title + (f", {column.unit}" if column.unit else "") for column in columns]
     lines = [f"| method | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for row in rows[:MOST_ROWS]:

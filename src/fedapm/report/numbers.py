@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -58,6 +59,16 @@ def tick(value: float) -> str:
 def signed(text: str) -> str:
     """A plus sign before what is neither negative nor zero."""
     return text if text.startswith("−") or not text.strip("0.,") else f"+{text}"
+
+
+def lower_first(title: str) -> str:
+    """A title within a sentence: ``Test loss`` as ``test loss``, while ``F1`` and ``AUC`` stay."""
+    return title[:1].lower() + title[1:] if title[1:2].islower() else title
+
+
+def slug(name: str) -> str:
+    """A name as part of an id."""
+    return re.sub(r"[\W_]+", "-", name)
 
 
 def listed(items: list[str], at_most: int = 12) -> str:

@@ -7,6 +7,16 @@ from pathlib import Path
 from fedapm.errors import FedapmError
 from fedapm.runs.records import is_run
 
+MAY_CHANGE_ON_RESUME = {
+    "data.root",
+    "data.cache",
+    "engine.workers",
+    "engine.store",
+    "engine.checkpoint_every",
+    "engine.save_models",
+}
+"""Settings that a resumed run may change, because its results do not depend on them."""
+
 
 def refuse_to_overwrite(folder: Path) -> None:
     """Refuse a folder that holds anything."""

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from fedapm.runs.layout import LOCK
+
 
 def lock_of(out: Path) -> FileLock:
     """The lock that the server of a run holds; it lies beside the folder, which may not be there yet."""
-    return FileLock(out.with_name(f".{out.name}.lock"), timeout=0)
+    return FileLock(out.with_name(LOCK.format(name=out.name)), timeout=0)
 
 
 def at_work(out: Path) -> bool:

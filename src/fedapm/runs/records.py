@@ -14,25 +14,7 @@ from typing import Any
 
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_json, write_atomic, write_json
-
-ROUNDS = "rounds.jsonl"
-TIMINGS = "timings.jsonl"
-ENGINE = "engine.json"
-INFO = "run.json"
-CONFIG = "config.toml"
-CHECKPOINTS = "checkpoints"
-MODELS = "models"
-REPORT = "report.html"
-
-WITHOUT_EFFECT = {
-    "data.root",
-    "data.cache",
-    "engine.workers",
-    "engine.store",
-    "engine.checkpoint_every",
-    "engine.save_models",
-}
-"""Settings that may change when a run is resumed, because its results do not depend on them."""
+from fedapm.runs.layout import CONFIG, INFO, ROUNDS
 
 
 class JsonLines:

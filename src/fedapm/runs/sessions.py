@@ -17,8 +17,7 @@ from pathlib import Path
 
 from fedapm.errors import Diverged, FedapmError, Interrupted
 from fedapm.runs.files import write_atomic
-
-SESSIONS = "sessions.jsonl"
+from fedapm.runs.layout import SESSIONS
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,13 @@
-"""Observers that write a run down and show how it goes."""
+"""Callbacks that write a run down."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-
 from fedapm.core.record import RoundRecord
-from fedapm.runs.records import ROUNDS, TIMINGS, JsonLines, write_info
+from fedapm.runs.layout import ROUNDS, TIMINGS
+from fedapm.runs.records import JsonLines, write_info
 from fedapm.simulation.engines.base import Engine
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.state import RunState
@@ -50,7 +45,7 @@ class RecordWriter(Callback):
 
     def finish(self, state: RunState, status: str) -> None:
         """Write the final status."""
-        write_info(self.folder, self.info | {"status": status, "finished": state.round})
+        write_info(self.folder, self.info | state.info(status))
 
 
 class Checkpointer(Callback):
@@ -84,51 +79,3 @@ class Checkpointer(Callback):
     def _save(self, state: RunState) -> None:
         self.engine.save(self.folder, state, self._record)
         self._saved = state.round
-
-
-class ProgressDisplay(Callback):
-    """Shows a run on the terminal: a bar where there is one, a plain line now and then where there is not."""
-
-    LINES = 10
-
-    def __init__(self, label: str, rounds: int, console: Console | None = None) -> None:
-        self.label, self.rounds = label, rounds
-        self.console = console or Console(file=sys.stderr)
-        self._bar: Bar | None = None
-        self._update: Callable[[int, str], None] = self._line
-        if self.console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[score]}"),
-            )
-            self._bar = Bar(*columns, TimeRemainingColumn(), console=self.console)
-            self._bar.start()
-            task = self._bar.add_task(label, total=rounds, score="")
-            bar = self._bar
-            self._update = lambda done, score: bar.update(task, completed=done, score=score)
-
-    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
-        """Show where the run stands."""
-        del seconds
-        self._update(state.round, _score(record))
-
-    def on_run_end(self, state: RunState, status: str) -> None:
-        """Leave the terminal as it was."""
-        del state, status
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _line(self, done: int, score: str) -> None:
-        if done % max(1, self.rounds // self.LINES) == 0 or done == self.rounds:
-            self.console.print(f"{self.label}: round {done}/{self.rounds}{score and '  ' + score}", highlight=False)
-
-
-def _score(record: RoundRecord) -> str:
-    evaluations = record["evaluations"]
-    if not evaluations:
-        return ""
-    first = next(iter(evaluations.values()))
-    name = "accuracy" if "accuracy" in first else "train_loss"
-    return f"{name.replace('_', ' ')} {first[name]['mean']:.3f}" if name in first else ""

@@ -8,14 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.metrics import summarize
 from fedapm.core.record import Evaluation, RoundRecord
-from fedapm.errors import Diverged, Interrupted
+from fedapm.errors import Diverged, Interrupted, StopRun
 from fedapm.simulation.engines.base import Engine, Resumed, RoundResult
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
@@ -26,11 +26,17 @@ from fedapm.simulation.stores.base import Undo
 class Callback:
     """Something that follows a run: a record, a checkpoint, a progress bar. Override what you need."""
 
+    def check(self, problem: Problem) -> None:
+        """Refuse a run that cannot be followed, before anything of it is written."""
+
+    def on_resume(self, records: Sequence[RoundRecord]) -> None:
+        """A run goes on after these rounds; as at the end of a round, :class:`fedapm.StopRun` ends it here."""
+
     def on_server_update(self, state: RunState, record: RoundRecord) -> None:
         """A round's results are in place; all of its record is known but the evaluation and the drift."""
 
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
-        """A round is finished, evaluated where it is due, and recorded."""
+        """A round is finished, evaluated where it is due, and recorded; raise :class:`fedapm.StopRun` to end here."""
 
     def on_run_end(self, state: RunState, status: str) -> None:
         """The run ends: complete, interrupted or diverged."""
@@ -74,11 +80,12 @@ class Loop:
         schedule.sampling.size(len(problem))
         self.state = RunState(0, algorithm.server_init(problem.u0))
 
-    def run(self, resumed: Resumed | None = None) -> RunState:
-        """Run to the last round.
+    def run(self, resumed: Resumed | None = None, records: Sequence[RoundRecord] = ()) -> RunState:
+        """Run to the last round, or until a callback stops the run.
 
         Args:
             resumed: Where an earlier process stopped; from the start if not given.
+            records: The records of the rounds there are already.
 
         Returns:
             Where the run stands at its end.
@@ -89,8 +96,8 @@ class Loop:
                 began = time.perf_counter()
                 self._finish(self.state, self._start_record(self.state, self.state), began)
             else:
-                self._resume(resumed)
-            while self.state.round < self.schedule.rounds:
+                self._resume(resumed, records)
+            while self.state.round < self.schedule.rounds and self.state.stopped is None:
                 self._round(self.state)
             status = "complete"
         except KeyboardInterrupt:
@@ -104,9 +111,11 @@ class Loop:
                     callback.on_run_end(self.state, status)
         return self.state
 
-    def _resume(self, resumed: Resumed) -> None:
+    def _resume(self, resumed: Resumed, records: Sequence[RoundRecord]) -> None:
         if resumed.record is None:
             self.state = resumed.state
+            if self.state.stopped is None:
+                self._notify(self.state, lambda callback: callback.on_resume(records))
             return
         # the round's results are in the checkpoint, but it was not evaluated and recorded any more
         self.state = RunState(max(resumed.state.round - 1, 0), resumed.state.server)
@@ -133,7 +142,7 @@ class Loop:
             self._finish(after, self._start_record(after, before, selected, result), began)
         except BaseException:
             # the round is not recorded, so it must not have happened: whoever saves now saves the round before
-            if undo is not None and self.state is not after:
+            if undo is not None and self.state is before:
                 with uninterrupted():
                     undo()
             raise
@@ -174,9 +183,17 @@ class Loop:
         record["evaluations"] = self._evaluate(after) if self.schedule.evaluates(after.round) else None
         record["drift"] = self.engine.drift(after.server) if after.round else None
         with uninterrupted():
-            for callback in self.callbacks:
-                callback.on_round_end(after, record, time.perf_counter() - began)
-            self.state = after
+            self._notify(after, lambda callback: callback.on_round_end(after, record, time.perf_counter() - began))
+
+    def _notify(self, state: RunState, call: Callable[[Callback], None]) -> None:
+        """Call every callback, and only then move on; the first that asks for it ends the run."""
+        reasons = []
+        for callback in self.callbacks:
+            try:
+                call(callback)
+            except StopRun as stop:
+                reasons.append(str(stop))
+        self.state = replace(state, stopped=reasons[0]) if reasons else state
 
     def _evaluate(self, state: RunState) -> dict[str, Evaluation]:
         broadcast = self.algorithm.broadcast(state.server)

@@ -91,7 +91,7 @@ class Problem:
         weighting = weighting or Weighting()
         self.alphas = weighting.alphas([len(c.train) for c in federation.clients])
         self.unit = weighting.unit(len(federation))
-        self._make, self.per_client = _factory(model)
+        self._make, self.per_client = model_factory(model)
         self._networks: dict[str, Network] = {}
         self._starts: dict[int, Start] = {}
         first = self._start(0)
@@ -185,7 +185,8 @@ def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return nn.functional.mse_loss(outputs, targets.reshape(outputs.shape))
 
 
-def _factory(model: Model) -> tuple[Callable[[ClientData], nn.Module], bool]:
+def model_factory(model: Model) -> tuple[Callable[[ClientData], nn.Module], bool]:
+    """A function that makes a client's network, and whether networks differ from client to client."""
     if isinstance(model, nn.Module):
         template = model
         return (lambda _: deepcopy(template)), False
@@ -230,8 +231,8 @@ def _architecture(network: Network) -> str:
 
 def _attributes(module: nn.Module) -> str:
     """Equal for modules whose plain attributes are; an attribute that cannot be written down is like nothing else."""
-    # how a network falls into stages and steps is said of its class, and a recurrent layer lists its weights twice
-    usual = {*vars(nn.Module()), "stages", "flow", "_flat_weights", "_flat_weight_refs", "_all_weights"}
+    # a network may adapt its stages and steps to its other attributes, and a recurrent layer lists its weights twice
+    usual = {*vars(nn.Module()), "stages", "forward_steps", "_flat_weights", "_flat_weight_refs", "_all_weights"}
     plain = [{k: v for k, v in vars(part).items() if k not in usual} for part in module.modules()]
     return repr(plain) if all(map(_written_whole, plain)) else str(id(module))
 

@@ -56,8 +56,11 @@ class RunSpec:
             "label": self.algorithm.label,
             "seed": self.problem.seed,
             "views": list(self.algorithm.views),
+            "metrics": [metric.describe() for metric in self.problem.metrics],
             "rounds": self.schedule.rounds,
             "data": self.problem.federation.name,
+            "classes": self.problem.federation.classes,
+            "input_shapes": [list(shape) for shape in self.problem.federation.shapes],
             "model": type(network.module).__name__,
             "clients": [
                 {"id": c.id, "train": len(c.train), "test": len(c.test), "classes": c.classes}

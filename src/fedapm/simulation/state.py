@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from fedapm.core.algorithm import State
 
@@ -17,3 +18,9 @@ class RunState:
     """What all clients have sent so far."""
     bytes_down: int = 0
     """What they have received."""
+    stopped: str | None = None
+    """Why a callback ended the run here, before its last round."""
+
+    def info(self, status: str) -> dict[str, Any]:
+        """What run.json says of how the run ended."""
+        return {"status": status, "finished": self.round} | ({"stopped": self.stopped} if self.stopped else {})

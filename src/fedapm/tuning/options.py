@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedapm.core.search_space import FloatRange
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.tuning.space import Range, parse
+from fedapm.tuning.space import parse_dimension
 from fedapm.tuning.spaces import SPACES
 
 SAMPLERS = ("grid", "random", "tpe")
@@ -73,7 +74,7 @@ class Options:
             return self.sampler
         if self.space_name is not None:
             return "tpe" if self.space_name == "wide" else "grid"
-        return "tpe" if any(isinstance(parse(text).values, Range) for text in self.search) else "grid"
+        return "tpe" if any(isinstance(parse_dimension(text).values, FloatRange) for text in self.search) else "grid"
 
     @property
     def worst(self) -> float:

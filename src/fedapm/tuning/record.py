@@ -10,15 +10,13 @@ from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments.settings import differences
 from fedapm.runs.files import read_json, remove_leftovers, write_json
-from fedapm.runs.records import WITHOUT_EFFECT
+from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.layout import TRIALS, TRIALS_DATABASE, TUNE_INFO
 from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
-from fedapm.tuning.results import RECORD, SearchResult
+from fedapm.tuning.results import SearchResult
 from fedapm.tuning.study import library
 from fedapm.version import __version__
-
-DATABASE = "trials.db"
-TRIALS = "trials"
 
 
 def begin(out: Path, options: Options, subjects: Sequence[MethodSearch], clients: Federation, workers: int) -> None:
@@ -29,37 +27,39 @@ def begin(out: Path, options: Options, subjects: Sequence[MethodSearch], clients
         "settings": {subject.name: subject.base.tables() for subject in subjects},
         "spaces": {subject.name: {d.name: str(d.values) for d in subject.space} for subject in subjects},
     }
-    if (out / RECORD).is_file():
+    if (out / TUNE_INFO).is_file():
         before = _check_same(out, asked)
         workers = max(workers, int(before.get("workers", 1)))
         remove_leftovers(out)
-    if (out / TRIALS).exists() and not (out / DATABASE).is_file():
-        raise FedapmError(f"{out} has trials but no {DATABASE}, so there is no knowing them; use another folder.")
+    if (out / TRIALS).exists() and not (out / TRIALS_DATABASE).is_file():
+        raise FedapmError(
+            f"{out} has trials but no {TRIALS_DATABASE}, so there is no knowing them; use another folder."
+        )
     # who finishes first matters where a trial depends on earlier ones
     depends = options.pruner != "none" or any(subject.points is None for subject in subjects)
     versions = {"fedapm": __version__, "optuna": library().__version__}
     about = {"status": "running", **versions, "workers": workers, "depends_on_workers": depends and workers > 1}
-    write_json(out / RECORD, about | asked)
+    write_json(out / TUNE_INFO, about | asked)
 
 
 def finish(out: Path, found: Sequence[SearchResult]) -> None:
     """Write down what was found."""
-    content = read_json(out / RECORD)
+    content = read_json(out / TUNE_INFO)
     results = {one.name: one.as_dict() for one in found}
-    write_json(out / RECORD, content | {"status": "complete", "methods": results})
+    write_json(out / TUNE_INFO, content | {"status": "complete", "methods": results})
 
 
 def _check_same(out: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
     """What the folder says already, if it was begun with the same arguments."""
-    old = read_json(out / RECORD)
+    old = read_json(out / TUNE_INFO)
     for part in ("arguments", "settings", "spaces"):
         if not isinstance(old.get(part), dict):
-            raise FedapmError(f"{out / RECORD} lacks {part!r}; use another folder.")
+            raise FedapmError(f"{out / TUNE_INFO} lacks {part!r}; use another folder.")
     before, now = old["arguments"], asked["arguments"]
     changed = [f"{name} was {_text(before.get(name))}" for name in now if before.get(name) != now[name]]
     for name, tables in asked["settings"].items():
         if name in old["settings"]:
-            changed += sorted({*differences(old["settings"][name], tables)} - WITHOUT_EFFECT - {"engine.rounds"})
+            changed += sorted({*differences(old["settings"][name], tables)} - MAY_CHANGE_ON_RESUME - {"engine.rounds"})
     if not changed and old["spaces"] != asked["spaces"]:
         changed = ["the search space"]
     if changed:

@@ -15,12 +15,10 @@ from fedapm.algorithms import METHODS, PRESETS
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.settings import Tables, read_toml
 from fedapm.runs.files import write_atomic
+from fedapm.runs.layout import TUNE_INFO, TUNED
 from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
 from fedapm.tuning.study import Row
-
-TUNED = "tuned.toml"
-RECORD = "tune.json"
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def write_tuned(
     tables: Tables = {"engine": {"units": subjects[0].units}}
     for subject, one in zip(subjects, found, strict=True):
         if one.number is not None:
-            tables |= subject.chosen(one.settings)
+            tables |= subject.tuned_tables(one.settings)
     seeds = ", ".join(map(str, options.seeds))
     what = f"search {'; '.join(options.search)}" if options.search else f"space {options.space_name}"
     lines = [
@@ -131,7 +129,7 @@ def tuned_file(path: Path) -> Path:
     file = path / TUNED if path.is_dir() else path
     if file.is_file():
         return file
-    if path.is_dir() and (path / RECORD).is_file():
+    if path.is_dir() and (path / TUNE_INFO).is_file():
         raise FedapmError(f"the search in {path} is not finished; go on with the same fedapm tune command.")
     raise FedapmError(f"{file} does not exist; fedapm tune writes it.")
 

@@ -13,15 +13,15 @@ from filelock import FileLock, Timeout
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build, compare
+from fedapm.runs.layout import TRIALS_DATABASE, TUNE_INFO, TUNE_LOCK
 from fedapm.simulation.engines.processes import cores
-from fedapm.tuning.method_search import subjects
+from fedapm.tuning.method_search import method_searches
 from fedapm.tuning.options import Options
-from fedapm.tuning.record import DATABASE, begin, finish
-from fedapm.tuning.results import RECORD, Tuned, best_of, write_tuned
+from fedapm.tuning.record import begin, finish
+from fedapm.tuning.results import Tuned, best_of, write_tuned
 from fedapm.tuning.search import Search
 from fedapm.tuning.study import Study, library, quiet, storage
 
-LOCK = ".lock"
 PATIENCE = 3
 """Seconds to wait for a folder, because the workers of a search that was killed hold it a moment longer."""
 SHARE = 0.2
@@ -55,10 +55,10 @@ def tune(
     else:
         judged = clients.for_validation(first.data.validation, first.data.seed)
     asked = replace(asked, rounds=first.engine.rounds)
-    found = subjects(methods, common, asked, len(judged))
+    found = method_searches(methods, common, asked, len(judged))
     with _alone(out), quiet():
         begin(out, asked, found, judged, count)
-        store = storage(out / DATABASE)
+        store = storage(out / TRIALS_DATABASE)
         studies = [Study(store, subject, asked) for subject in found]
         Search(out, asked, studies, judged, count, show).run()
         results = tuple(best_of(study.subject, study.rows()) for study in studies)
@@ -94,10 +94,10 @@ def _alone(out: Path) -> Iterator[None]:
     """The folder for this process alone; whoever holds it when it dies lets it go."""
     if out.exists() and not out.is_dir():
         raise FedapmError(f"{out} is a file; give a folder for the trials.")
-    if out.is_dir() and not (out / RECORD).is_file() and any(p.name != LOCK for p in out.iterdir()):
+    if out.is_dir() and not (out / TUNE_INFO).is_file() and any(p.name != TUNE_LOCK for p in out.iterdir()):
         raise FedapmError(f"{out} is not empty and holds no search; choose another folder.")
     out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / LOCK)
+    lock = FileLock(out / TUNE_LOCK)
     try:
         lock.acquire(timeout=PATIENCE)
     except Timeout:

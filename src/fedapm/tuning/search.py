@@ -12,11 +12,10 @@ from typing import Any
 
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, Interrupted
-from fedapm.runs.records import CHECKPOINTS
+from fedapm.runs.layout import CHECKPOINTS, TRIALS
 from fedapm.simulation.loop import uninterrupted
 from fedapm.tuning.display import SearchProgress
 from fedapm.tuning.options import Options
-from fedapm.tuning.record import TRIALS
 from fedapm.tuning.study import Study
 from fedapm.tuning.trial import Outcome
 from fedapm.tuning.worker import PATIENCE, TrialWorker, WorkerDied

@@ -16,10 +16,11 @@ from typing import Any, Literal
 
 from fedapm.core.extras import require
 from fedapm.core.random import key
+from fedapm.core.search_space import Choices, Dimension, FloatRange, Value
 from fedapm.errors import FedapmError
 from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
-from fedapm.tuning.space import Choice, Dimension, Params, Range, Value
+from fedapm.tuning.space import Params
 from fedapm.tuning.trial import Outcome
 
 BUSY = 60
@@ -155,7 +156,7 @@ class Study:
 
     def _given(self, number: int) -> Params | None:
         if number == 0:
-            return self.subject.start
+            return self.subject.initial_params
         return self.subject.points[number - 1] if self.subject.points is not None else None
 
     def _settings(self, trial: Any) -> tuple[int, dict[str, Any]]:
@@ -165,7 +166,7 @@ class Study:
         if "settings" in trial.user_attrs:
             return trial.number, json.loads(trial.user_attrs["settings"])
         first = trial.number == 0
-        searched = [d for d in self.subject.space if not first or d.name in self.subject.start]
+        searched = [d for d in self.subject.space if not first or d.name in self.subject.initial_params]
         params = {d.name: _suggested(trial, d) for d in searched}
         settings = self.subject.settings(None if first else params)
         trial.set_user_attr("settings", json.dumps(settings))
@@ -188,9 +189,9 @@ def _pruner(optuna: Any, options: Options) -> Any:
 
 
 def _suggested(trial: Any, d: Dimension) -> Value:
-    if isinstance(d.values, Choice):
+    if isinstance(d.values, Choices):
         found: Value = trial.suggest_categorical(d.name, d.values.values)
-    elif isinstance(d.values, Range):
+    elif isinstance(d.values, FloatRange):
         found = trial.suggest_float(d.name, d.values.low, d.values.high, log=d.values.log)
     else:
         found = trial.suggest_int(d.name, d.values.low, d.values.high)

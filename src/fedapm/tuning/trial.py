@@ -106,4 +106,4 @@ def _records(
     if is_run(folder) and (run := load_run(folder)).complete:
         return run.rounds
     plan = build.plan(settings, clients)
-    return execute(plan, folder, resume=True, show=False, callbacks=[lambda *_: watch]).records
+    return execute(plan, folder, resume=True, progress=False, callbacks=[lambda *_: watch]).records

@@ -1,46 +1,43 @@
-"""Settings in other units: the same run with hyperparameters meant per client or as the paper has them.
-
-docs/explanation/fedapm.md says why these powers of the number of clients.
-"""
+"""Conversion of settings between units: per client, or as the paper has them, for the same run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from fedapm.tuning.space import looked_up
+from fedapm.core.algorithm import Algorithm
+from fedapm.core.search_space import Units
+from fedapm.tuning.space import get_setting
 
-Units = Literal["client", "paper"]
-
-STEPS = {"solver.lr": 1, "algorithm.lr_v": 1}
-"""Step sizes of every method."""
-OWN: dict[str, dict[str, int]] = {
-    "fedapm": {"algorithm.rho": -1, "algorithm.sigma": -1, "algorithm.xi": -2},
-    "fedadmm": {"algorithm.rho": -1},
-    "fedprox": {"algorithm.mu": -1},
-    "ditto": {"algorithm.lam": -1},
-    "pfedme": {"algorithm.lam": -1, "algorithm.eta": 1},
-    "lp-proj": {"algorithm.lam": -1},
-}
-"""A setting in the paper's units is the per-client one times this power of the number of clients m."""
+COMMON_POWERS = {"solver.lr": 1}
+"""What depends on the units with every method, as in ``Algorithm.unit_powers``."""
 
 
-def power(name: str, setting: str) -> int:
-    """The power of m that takes a method's setting from per-client to the paper's units; 0 where it stays."""
-    return {**STEPS, **OWN.get(name, {})}.get(setting, 0)
+def unit_powers(method: type[Algorithm]) -> dict[str, int]:
+    """The powers of m that take a method's settings, as ``table.key``, from per-client to the paper's units."""
+    return COMMON_POWERS | dict(method.unit_powers)
 
 
-def converted(name: str, tables: Mapping[str, Any], units: Units, m: int) -> dict[str, Any]:
-    """What settings must become for the same run in other units, as ``table.key`` to value; empty in their own."""
-    if looked_up(tables, "engine.units") == units:
+def converted(method: type[Algorithm], tables: Mapping[str, Any], units: Units, m: int) -> dict[str, Any]:
+    """What settings must become for the same run in other units.
+
+    Args:
+        method: The method they are for.
+        tables: All settings of an experiment.
+        units: The units to convert to.
+        m: The number of clients.
+
+    Returns:
+        The settings that change, as ``table.key`` to value; nothing where the experiment has these units already.
+    """
+    if get_setting(tables, "engine.units") == units:
         return {}
     sign = 1 if units == "paper" else -1
-    found = {}
-    for setting in {**STEPS, **OWN.get(name, {})}:
-        value = looked_up(tables, setting)
-        if value is not None:
-            found[setting] = scaled(float(value), sign * power(name, setting), m)
-    return found
+    return {
+        setting: scaled(float(value), sign * power, m)
+        for setting, power in unit_powers(method).items()
+        if (value := get_setting(tables, setting)) is not None
+    }
 
 
 def scaled(value: float, power: int, m: int) -> float:

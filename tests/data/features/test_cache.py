@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedapm.data.dataset import silent
+from fedapm.data.download import no_progress
 from fedapm.data.features.cache import Item, complete, file_item, load, prepare, text_item
 from fedapm.errors import FedapmError
 from tests.helpers.unit import few, refused
@@ -28,7 +28,7 @@ HINT = "run: fedapm data prepare things"
 
 
 class Numbers:
-    """Items that are numbers, features that can be told from them, and a list of what was computed."""
+    """Items that are numbers, features that can be reports from them, and a list of what was computed."""
 
     def __init__(self, values: Sequence[int]) -> None:
         self.values = list(values)
@@ -52,7 +52,7 @@ class Numbers:
 
     def prepare(self, folder: Path, shard: int = 4, settings: dict[str, Any] = SETTINGS) -> Path:
         self.computed.clear()
-        return prepare(folder, self.items, settings, self.encode, what="numbers", tell=silent, shard=shard)
+        return prepare(folder, self.items, settings, self.encode, what="numbers", progress=no_progress, shard=shard)
 
     def load(self, folder: Path, settings: dict[str, Any] = SETTINGS) -> dict[str, Tensor]:
         return load(folder, self.items, settings, what="numbers", hint=HINT)
@@ -102,7 +102,7 @@ def test_shards_of_different_lengths_are_padded_with_zeros(lengths: list[int], s
         return {"sequence": sequences, "length": torch.tensor([lengths[k] for k in positions])}
 
     with tempfile.TemporaryDirectory() as folder:
-        prepare(Path(folder), items, {}, encode, what="sequences", tell=silent, shard=shard)
+        prepare(Path(folder), items, {}, encode, what="sequences", progress=no_progress, shard=shard)
         made = load(Path(folder), items, {}, what="sequences", hint=HINT)
     assert made["sequence"].shape == (len(lengths), max(lengths), 2)
     for k, length in enumerate(lengths):
@@ -112,10 +112,18 @@ def test_shards_of_different_lengths_are_padded_with_zeros(lengths: list[int], s
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
     numbers = Numbers(range(10))
-    prepare(tmp_path, numbers.items, SETTINGS, numbers.encode, what="numbers", tell=lambda *a: told.append(a), shard=4)
-    assert told == [("numbers", 0, 10), ("numbers", 4, 10), ("numbers", 8, 10), ("numbers", 10, 10)]
+    prepare(
+        tmp_path,
+        numbers.items,
+        SETTINGS,
+        numbers.encode,
+        what="numbers",
+        progress=lambda *a: reports.append(a),
+        shard=4,
+    )
+    assert reports == [("numbers", 0, 10), ("numbers", 4, 10), ("numbers", 8, 10), ("numbers", 10, 10)]
 
 
 def test_work_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -266,18 +274,26 @@ def test_numbers_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None
         return {"row": torch.tensor([[1.0, float("nan") if k == 6 else 2.0] for k in positions])}
 
     with refused("numbers", "item 6", "not finite"):
-        prepare(tmp_path, numbers.items, SETTINGS, encode, what="numbers", tell=silent, shard=4)
+        prepare(tmp_path, numbers.items, SETTINGS, encode, what="numbers", progress=no_progress, shard=4)
 
 
 def test_an_encoder_that_forgets_items_is_a_mistake(tmp_path: Path) -> None:
     numbers = Numbers(range(10))
     with pytest.raises(ValueError, match="4 items"):
-        prepare(tmp_path, numbers.items, SETTINGS, lambda some: {"x": torch.zeros(3)}, what="n", tell=silent, shard=4)
+        prepare(
+            tmp_path,
+            numbers.items,
+            SETTINGS,
+            lambda some: {"x": torch.zeros(3)},
+            what="n",
+            progress=no_progress,
+            shard=4,
+        )
     with pytest.raises(ValueError, match="different kinds"):
         prepare(
             tmp_path, numbers.items, SETTINGS,
             lambda some: {"x": torch.zeros(len(some), dtype=torch.float32 if 0 in some else torch.int64)},
-            what="n", tell=silent, shard=4,
+            what="n", progress=no_progress, shard=4,
         )  # fmt: skip
 
 
@@ -323,15 +339,15 @@ def test_who_comes_second_waits_and_finds_the_work_done(tmp_path: Path) -> None:
 
     def second() -> None:
         assert begun.wait(60)
-        prepare(tmp_path, numbers.items, SETTINGS, encode, what="numbers", tell=tell, shard=4)
+        prepare(tmp_path, numbers.items, SETTINGS, encode, what="numbers", progress=progress, shard=4)
 
-    def tell(what: str, done: int, total: int) -> None:
+    def progress(what: str, done: int, total: int) -> None:
         if "waiting" in what:
             waiting.set()
 
     other = threading.Thread(target=second)
     other.start()
-    prepare(tmp_path, numbers.items, SETTINGS, encode, what="numbers", tell=silent, shard=4)
+    prepare(tmp_path, numbers.items, SETTINGS, encode, what="numbers", progress=no_progress, shard=4)
     other.join(60)
     assert not other.is_alive()
     assert computed == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -358,7 +374,7 @@ items = [Item(f"item {k}", "same", lambda k=k: f"digest of {k}") for k in range(
 (folder / f"{name}.ready").touch()
 while not (folder / "go").exists():
     time.sleep(0.01)
-prepare(folder / "features", items, {"encoder": "counting", "version": 1}, encode, what="x", tell=print, shard=4)
+prepare(folder / "features", items, {"encoder": "counting", "version": 1}, encode, what="x", progress=print, shard=4)
 """
 
 
@@ -390,7 +406,7 @@ def test_two_processes_at_once_do_not_disturb_each_other(tmp_path: Path) -> None
         computed.extend(positions)
         return {"value": torch.tensor(positions)}
 
-    prepare(tmp_path / "features", sixty().items, SETTINGS, encode, what="x", tell=silent, shard=4)
+    prepare(tmp_path / "features", sixty().items, SETTINGS, encode, what="x", progress=no_progress, shard=4)
     assert running.wait(120) == 0
     log = tmp_path / "other.log"
     theirs = [int(line) for line in log.read_text().split()] if log.exists() else []
@@ -411,10 +427,10 @@ def test_a_process_that_is_killed_leaves_its_finished_shards(tmp_path: Path) -> 
         computed.extend(positions)
         return {"value": torch.tensor(positions)}
 
-    home = prepare(tmp_path / "features", numbers.items, SETTINGS, encode, what="x", tell=silent, shard=4)
+    home = prepare(tmp_path / "features", numbers.items, SETTINGS, encode, what="x", progress=no_progress, shard=4)
     assert computed == list(range(20, 60))
     made = load(tmp_path / "features", numbers.items, SETTINGS, what="x", hint=HINT)
     assert made["value"].tolist() == list(range(60))
     (home / ".0000000.safetensors.half.tmp").touch()
-    prepare(tmp_path / "features", numbers.items, SETTINGS, encode, what="x", tell=silent, shard=4)
+    prepare(tmp_path / "features", numbers.items, SETTINGS, encode, what="x", progress=no_progress, shard=4)
     assert not list(home.glob(".*.tmp"))

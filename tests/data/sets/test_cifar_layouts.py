@@ -398,5 +398,5 @@ def test_the_settings_and_the_origin_are_complete(kind: PictureSet) -> None:
     (archive,) = kind.origin.archives
     assert archive.url.startswith("https://")
     assert re.fullmatch("md5:[0-9a-f]{32}", archive.checksum or "")
-    with refused(archive.holds, archive.url.rpartition("/")[2], "missing"):
+    with refused(archive.creates, archive.url.rpartition("/")[2], "missing"):
         kind.labels(Source(Path("nowhere")))

@@ -134,7 +134,7 @@ def test_every_actor_is_a_client_and_the_papers_network_takes_them(root: Path) -
     assert federation.measured
     blind = federation.without({"video": [0]})
     assert not blind.has(0, "video")
-    network = MMActionClassifier(classes=4, **MMActionClassifier.fitting(federation.shapes))
+    network = MMActionClassifier(classes=4, **MMActionClassifier.arguments_for(federation.shapes))
     scores = network(*federation[0].train.inputs)
     assert scores.shape == (len(federation[0].train), 4)
     assert torch.isfinite(scores).all()

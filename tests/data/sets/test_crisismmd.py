@@ -172,10 +172,13 @@ def test_pairs_are_dealt_out_to_clients(prepared: Path) -> None:
 def test_preparing_twice_computes_nothing(root: Path) -> None:
     CrisisMMD().prepare(Source(root))
     before = shards(root)
-    told: list[tuple[str, int, int]] = []
-    assert CrisisMMD().prepare(Source(root, tell=lambda *a: told.append(a))) == root / "fedapm-features" / "crisismmd"
+    reports: list[tuple[str, int, int]] = []
+    assert (
+        CrisisMMD().prepare(Source(root, progress=lambda *a: reports.append(a)))
+        == root / "fedapm-features" / "crisismmd"
+    )
     assert shards(root) == before
-    assert told[-1] == ("texts of crisismmd", 18, 18)
+    assert reports[-1] == ("texts of crisismmd", 18, 18)
 
 
 def test_a_changed_picture_leaves_the_texts_alone(root: Path) -> None:

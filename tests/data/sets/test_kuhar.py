@@ -173,9 +173,9 @@ def test_the_folder_may_be_the_root_or_be_named_as_its_archive(tmp_path: Path, w
 
 def test_progress_is_told_file_by_file(tmp_path: Path) -> None:
     published(tmp_path, {"1001": 300})
-    told: list[tuple[str, int, int]] = []
-    KUHAR().read(Source(tmp_path, tell=lambda *news: told.append(news)))
-    assert told == [("reading KU-HAR", k, 8) for k in range(1, 9)]
+    reports: list[tuple[str, int, int]] = []
+    KUHAR().read(Source(tmp_path, progress=lambda *report: reports.append(report)))
+    assert reports == [("reading KU-HAR", k, 8) for k in range(1, 9)]
 
 
 DAMAGE = {

@@ -362,8 +362,8 @@ def test_an_array_that_claims_to_be_enormous(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("known", "make"), [(MotionSense(), device_motion), (SPSW(), phones_and_watches)])
 def test_clients_are_people_in_the_order_of_their_numbers(tmp_path: Path, known: DataSet, make: Any) -> None:
     make(tmp_path, samples=900)
-    told: list[tuple[str, int, int]] = []
-    source = Source(tmp_path, tell=lambda *news: told.append(news))
+    reports: list[tuple[str, int, int]] = []
+    source = Source(tmp_path, progress=lambda *report: reports.append(report))
     federation = known.federation(source, Natural(), test_fraction=0.2, seed=0)
     ids = [c.id for c in federation.clients]
     assert [int(i.lstrip("s")) for i in ids] == [1, 2, 10]
@@ -371,7 +371,7 @@ def test_clients_are_people_in_the_order_of_their_numbers(tmp_path: Path, known:
     assert federation.class_names == read(known, tmp_path).classes
     first = known.federation(source, Natural(clients=2), test_fraction=0.2, seed=0)
     assert [c.id for c in first.clients] == ids[:2]
-    assert told[-1][1] == told[-1][2] > 0
+    assert reports[-1][1] == reports[-1][2] > 0
 
 
 @pytest.mark.parametrize("known", [MotionSense, SPSW])

@@ -59,12 +59,12 @@ def read(root: Path) -> Pool:
 @pytest.mark.parametrize("inside", [".", "ravdess", "RAVDESS", "Audio_Speech_Actors_01-24"])
 def test_published_clips_are_prepared_and_read(tmp_path: Path, inside: str) -> None:
     paths = publish(tmp_path / inside)
-    heard: list[tuple[str, int, int]] = []
-    source = Source(tmp_path, tell=lambda *told: heard.append(told))
+    reports: list[tuple[str, int, int]] = []
+    source = Source(tmp_path, progress=lambda *report: reports.append(report))
     home = RAVDESS().prepare(source)
     assert home is not None
     assert home.is_relative_to(tmp_path / "fedapm-features" / "ravdess")
-    assert heard[-1][1:] == (6, 6)
+    assert reports[-1][1:] == (6, 6)
     pool = RAVDESS().read(source)
     assert pool.modalities == ("audio",)
     assert pool.classes == EMOTIONS

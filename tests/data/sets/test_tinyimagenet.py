@@ -129,9 +129,9 @@ def test_a_class_without_a_word_is_called_by_its_id(folder: Path) -> None:
 
 def test_progress_is_told_to_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tinyimagenet, "BETWEEN_NEWS", 20)
-    told: list[tuple[str, int, int]] = []
-    TinyImageNet().read(Source(folder, tell=lambda *news: told.append(news)))
-    assert told == [("pictures", 20, 44), ("pictures", 40, 44), ("pictures", 44, 44)]
+    reports: list[tuple[str, int, int]] = []
+    TinyImageNet().read(Source(folder, progress=lambda *report: reports.append(report)))
+    assert reports == [("pictures", 20, 44), ("pictures", 40, 44), ("pictures", 44, 44)]
 
 
 def test_without_a_root_it_says_what_it_needs() -> None:

@@ -20,7 +20,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from fedapm.data.dataset import Tell
+from fedapm.data.download import ProgressCallback
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_json, read_tensors, remove_leftovers, write_json, write_tensors
 
@@ -65,7 +65,7 @@ def prepare(
     encode: Encode,
     *,
     what: str,
-    tell: Tell,
+    progress: ProgressCallback,
     shard: int = 256,
 ) -> Path:
     """Compute the features that are not there yet, and give the folder they are in.
@@ -75,9 +75,9 @@ def prepare(
     if not items:
         raise FedapmError(f"{what}: there is nothing to make features of.")
     home = _home(folder, settings)
-    with _alone(home, what, tell, len(items)):
+    with _alone(home, what, progress, len(items)):
         remove_leftovers(home)
-        tell(what, 0, len(items))
+        progress(what, 0, len(items))
         shards: list[dict[str, Any]] = []
         layouts: list[dict[str, Any]] = []
         for start in range(0, len(items), shard):
@@ -85,7 +85,7 @@ def prepare(
             entry, layout = _shard(home, items, settings, encode, positions, what)
             shards.append(entry)
             layouts.append(layout)
-            tell(what, positions.stop, len(items))
+            progress(what, positions.stop, len(items))
         index = {
             "format": FORMAT,
             "settings": dict(settings),
@@ -222,7 +222,7 @@ def _mismatch(home: Path, items: Sequence[Item], settings: Mapping[str, Any]) ->
 
 
 @contextmanager
-def _alone(home: Path, what: str, tell: Tell, total: int) -> Iterator[None]:
+def _alone(home: Path, what: str, progress: ProgressCallback, total: int) -> Iterator[None]:
     """One process at a time; whoever comes second finds the work done."""
     with _writing(home, what):
         home.mkdir(parents=True, exist_ok=True)
@@ -230,7 +230,7 @@ def _alone(home: Path, what: str, tell: Tell, total: int) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            tell(f"{what} (waiting for another process)", 0, total)
+            progress(f"{what} (waiting for another process)", 0, total)
             lock.acquire(poll_interval=0.2)
     try:
         yield

@@ -26,7 +26,7 @@ class CIFAR10(CIFAR):
     std = (0.2470, 0.2435, 0.2616)
     origin = Origin(
         page="https://www.cs.toronto.edu/~kriz/cifar.html",
-        licence="no licence stated; cite Krizhevsky 2009",
+        license="no licence stated; cite Krizhevsky 2009",
         layout="cifar-10-batches-bin or cifar-10-batches-py",
         archives=(
             Archive(

@@ -27,7 +27,7 @@ class CIFAR100(CIFAR):
     std = (0.2673, 0.2564, 0.2762)
     origin = Origin(
         page="https://www.cs.toronto.edu/~kriz/cifar.html",
-        licence="no licence stated; cite Krizhevsky 2009",
+        license="no licence stated; cite Krizhevsky 2009",
         layout="cifar-100-binary or cifar-100-python",
         archives=(
             Archive(

@@ -53,7 +53,7 @@ class CREMAD(DataSet):
     encodes = ("image", "audio")
     origin = Origin(
         page=PAGE,
-        licence="Open Database Licence (ODbL) 1.0",
+        license="Open Database Licence (ODbL) 1.0",
         layout="CREMA-D with AudioWAV, VideoFlash and processedResults/summaryTable.csv",
         by_hand=(
             f"its media are kept in git-lfs, so install git-lfs and run 'git clone {PAGE}' in the data root, which "
@@ -103,7 +103,7 @@ class CREMAD(DataSet):
             audio.settings(self.sound),
             lambda chosen: audio.encoded([sounds[k] for k in chosen], self.sound),
             what=HEARD,
-            tell=source.tell,
+            progress=source.progress,
         )
         cache.prepare(
             home,
@@ -111,7 +111,7 @@ class CREMAD(DataSet):
             look,
             lambda chosen: video.encoded([films[k] for k in chosen], encoder()),
             what=SEEN,
-            tell=source.tell,
+            progress=source.progress,
             shard=64,
         )
         return home

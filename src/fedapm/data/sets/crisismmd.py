@@ -62,7 +62,7 @@ class CrisisMMD(DataSet):
     about = "CrisisMMD, 18,082 tweets with text and picture, eight classes; needs --data-root"
     origin = Origin(
         page="https://crisisnlp.qcri.org/crisismmd",
-        licence="CC BY-NC-SA 4.0; cite Alam, Ofli and Imran 2018",
+        license="CC BY-NC-SA 4.0; cite Alam, Ofli and Imran 2018",
         layout=f"{FOLDER} with data_image and {SPLIT}",
         archives=(
             Archive(
@@ -74,7 +74,7 @@ class CrisisMMD(DataSet):
                 "https://crisisnlp.qcri.org/data/crisismmd/crisismmd_datasplit_all.zip",
                 None,
                 f"{FOLDER}/{SPLIT}",
-                into=FOLDER,
+                unpack_in=FOLDER,
             ),
         ),
     )
@@ -99,7 +99,7 @@ class CrisisMMD(DataSet):
                 # weights that are missing are better known now than after the other features are done
                 kind.encoder()
         for kind in kinds:
-            cache.prepare(kind.folder, kind.items, kind.settings, kind.encode, what=kind.what, tell=source.tell)
+            cache.prepare(kind.folder, kind.items, kind.settings, kind.encode, what=kind.what, progress=source.progress)
         return source.features(self.name)
 
     def read(self, source: Source) -> Pool:

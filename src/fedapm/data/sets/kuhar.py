@@ -35,7 +35,7 @@ class KUHAR(DataSet):
     about = "KU-HAR, phone accelerometer and gyroscope, 8 activities, by person; needs --data-root"
     origin = Origin(
         page="https://doi.org/10.17632/45f952y38r.5",
-        licence="CC BY 4.0",
+        license="CC BY 4.0",
         layout=f"{FOLDER}/<number>.<activity>/<person>_*.csv",
         archives=(
             Archive(
@@ -43,8 +43,8 @@ class KUHAR(DataSet):
                 "49c6120b-59fd-466c-97da-35d53a4be595/file_downloaded",
                 "sha256:9fe5d0052f2f1d6711afac42ee4badd968116afa8ba4b8ba591f4fdd771c2ec2",
                 FOLDER,
-                into=FOLDER,
-                file="2.Trimmed_interpolated_data.zip",
+                unpack_in=FOLDER,
+                filename="2.Trimmed_interpolated_data.zip",
             ),
         ),
         by_hand=f"unpack 2.Trimmed_interpolated_data.zip in a folder {FOLDER} in the data root",
@@ -63,7 +63,7 @@ class KUHAR(DataSet):
         parts = []
         for done, (target, path) in enumerate(files, 1):
             parts.append(recording(path, target))
-            source.tell("reading KU-HAR", done, len(files))
+            source.progress("reading KU-HAR", done, len(files))
         return Windows.joined(parts, folder).pool(CLASSES)
 
 

@@ -34,7 +34,7 @@ class MotionSense(DataSet):
     about = "MotionSense, phone accelerometer and gyroscope, 6 activities of 24 people; needs --data-root"
     origin = Origin(
         page="https://github.com/mmalekzadeh/motion-sense",
-        licence="MIT; cite Malekzadeh et al. 2019 (doi 10.1145/3302505.3310068)",
+        license="MIT; cite Malekzadeh et al. 2019 (doi 10.1145/3302505.3310068)",
         layout=f"{FOLDER}/<activity>_<trial>/sub_<person>.csv",
         archives=(
             Archive(
@@ -61,7 +61,7 @@ class MotionSense(DataSet):
             parts = []
             for done, (person, target, _, path) in enumerate(files, 1):
                 parts.append(recording(path, target, f"{person:02d}"))
-                source.tell("reading MotionSense", done, len(files))
+                source.progress("reading MotionSense", done, len(files))
             windows = Windows.joined(parts, folder)
         acc, gyro = scaled(windows.acc, ACC_MEAN, ACC_STD), scaled(windows.gyro, GYRO_MEAN, GYRO_STD)
         return Windows(acc, gyro, windows.targets, windows.owners).pool(CLASSES)

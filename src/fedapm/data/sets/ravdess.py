@@ -57,15 +57,15 @@ class RAVDESS(DataSet):
     encodes = ("audio",)
     origin = Origin(
         page="https://zenodo.org/records/1188976",
-        licence="CC BY-NC-SA 4.0",
+        license="CC BY-NC-SA 4.0",
         layout="ravdess with Actor_01 to Actor_24",
         archives=(
             Archive(
                 "https://zenodo.org/records/1188976/files/Audio_Speech_Actors_01-24.zip",
                 "md5:bc696df654c87fed845eb13823edef8a",
                 # the last folder of the archive, so that one unpacked in part does not pass for all of it
-                holds="ravdess/Actor_24",
-                into="ravdess",
+                creates="ravdess/Actor_24",
+                unpack_in="ravdess",
             ),
         ),
     )
@@ -114,7 +114,7 @@ class RAVDESS(DataSet):
             audio.settings(self.sound),
             lambda chosen: audio.encoded([listed[k].path for k in chosen], self.sound),
             what=WHAT,
-            tell=source.tell,
+            progress=source.progress,
         )
 
 

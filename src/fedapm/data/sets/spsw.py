@@ -34,14 +34,14 @@ class SPSW(DataSet):
     about = "phones and watches, accelerometer and gyroscope, 5 activities of 23 people; needs --data-root"
     origin = Origin(
         page="https://doi.org/10.5281/zenodo.8398688",
-        licence="CC BY 4.0",
+        license="CC BY 4.0",
         layout=f"{REPOSITORY}*/DATA/s<person>/s<person>_<execution>_<sp or sw>.csv",
         archives=(
             Archive(
                 f"https://github.com/GeoTecINIT/{REPOSITORY}/archive/{COMMIT}.zip",
                 None,
                 f"{REPOSITORY}-{COMMIT}",
-                file=f"{REPOSITORY}.zip",
+                filename=f"{REPOSITORY}.zip",
             ),
         ),
         by_hand=f"clone or unpack https://github.com/GeoTecINIT/{REPOSITORY} in the data root",
@@ -64,7 +64,7 @@ class SPSW(DataSet):
             parts = []
             for done, (_, person, _, path) in enumerate(files, 1):
                 parts.append(recording(path, f"s{person:02d}"))
-                source.tell("reading SPSW", done, len(files))
+                source.progress("reading SPSW", done, len(files))
             windows = Windows.joined(parts, folder)
         acc, gyro = scaled(windows.acc, ACC_MEAN, ACC_STD), scaled(windows.gyro, GYRO_MEAN, GYRO_STD)
         return Windows(acc, gyro, windows.targets, windows.owners).pool(CLASSES)

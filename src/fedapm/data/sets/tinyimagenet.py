@@ -39,7 +39,7 @@ class TinyImageNet(PictureSet):
     std = (0.229, 0.224, 0.225)
     origin = Origin(
         page="https://www.kaggle.com/c/tiny-imagenet",
-        licence="ImageNet's terms: research and teaching only, not commercial",
+        license="ImageNet's terms: research and teaching only, not commercial",
         layout="tiny-imagenet-200 with wnids.txt, words.txt, train and val",
         archives=(
             Archive(
@@ -70,7 +70,7 @@ class TinyImageNet(PictureSet):
                 paths = [folder / name for _, folder, name in found[start : start + BETWEEN_NEWS]]
                 for place, picture in enumerate(readers.map(square, paths), start):
                     pixels[place] = picture
-                source.tell("pictures", start + len(paths), len(found))
+                source.progress("pictures", start + len(paths), len(found))
         targets = torch.tensor([target for target, _, _ in found])
         return Pool(targets, names, ("image",), inputs=(torch.from_numpy(pixels).permute(0, 3, 1, 2),))
 

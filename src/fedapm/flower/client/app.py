@@ -1,4 +1,4 @@
-"""The ClientApp: Flower's messages in, the client's answers out."""
+"""The ClientApp: decodes Flower's messages and encodes the client's replies."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fedapm.simulation.problem import Model
 
 
 def make(data: Loader | None, model: Model | None, loss: Loss | None, state: Path | None) -> ClientApp:
-    """An app that answers every kind of message the server sends."""
+    """Make an app that answers every type of message the server sends."""
     app = ClientApp()
 
     def answer(message: Message, context: Context) -> Message:
         try:
-            node = Node.read(context.node_config, state)
-            note, tensors = codec.decode(message.content)
-            reply, vectors = MessageHandler(node, data, model, loss).answer(note, tensors)
+            node = Node.from_config(context.node_config, state)
+            request, tensors = codec.decode(message.content)
+            reply, upload = MessageHandler(node, data, model, loss).answer(request, tensors)
         except FedapmError as error:
-            reply, vectors = {"protocol": codec.PROTOCOL, "refused": str(error)}, {}
-        return Message(codec.records(reply, codec.block(vectors)), reply_to=message)
+            reply, upload = {"protocol": codec.PROTOCOL, "refused": str(error)}, {}
+        return Message(codec.records(reply, codec.block(upload)), reply_to=message)
 
     app.query()(answer)
     app.train()(answer)

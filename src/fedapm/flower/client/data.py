@@ -19,71 +19,103 @@ from fedapm.experiments.settings import DataSettings
 from fedapm.flower.settings import OWN
 
 Loader = Callable[[str], Any]
-"""Of a client's id, its data: ClientData, or a pair (x, y) to be divided into training and test."""
+"""Returns a client's data for its id: ClientData, or a pair (x, y) to be split into training and test."""
 
 
-def own_data(
+def load_client_data(
     settings: DataSettings, client: str, position: int, loader: Loader | None, file: Path | None
 ) -> tuple[ClientData, Federation]:
-    """A client's data, and a federation of it alone that knows how many classes and which inputs there are."""
+    """Load one client's data.
+
+    Args:
+        settings: The experiment's data settings.
+        client: The client's id.
+        position: Its position among all clients, which decides how its samples are split.
+        loader: The user's function; it comes first.
+        file: The node's data file; it comes second.
+
+    Returns:
+        The data, and a federation that knows the number of classes and the inputs' shapes.
+
+    Raises:
+        FedapmError: If there is no data for the client, or it is malformed.
+    """
     if loader is not None:
-        return _alone(_of(loader(client), client, position, settings), settings)
+        return _with_federation(_client_data(loader(client), client, position, settings), settings)
     if file is not None:
-        return _alone(_of(read_file(file), client, position, settings), settings)
+        arrays = read_file(file)
+        try:
+            return _with_federation(_client_data(arrays, client, position, settings), settings)
+        except (FedapmError, TypeError, ValueError, RuntimeError) as error:
+            raise FedapmError(f"{file}: {_first_line(error)}") from None
     if settings.name == OWN:
         raise FedapmError(
             f"client {client} has no data: start its node with data-file, or give the app a data function."
         )
-    everyone = build.federation(settings)
-    ids = [data.id for data in everyone.clients]
-    # the parts of a partition are numbered; those of a natural one have names
-    place = ids.index(client) if client in ids else position
-    if place >= len(ids) or (settings.partition == "natural" and client not in ids):
+    federation = build.federation(settings)
+    ids = [data.id for data in federation.clients]
+    # the clients of a partition are numbered; those of a natural one have names
+    index = ids.index(client) if client in ids else position
+    if index >= len(ids) or (settings.partition == "natural" and client not in ids):
         raise FedapmError(f"{settings.name} has no part for client {client!r}; it has {len(ids)} clients.")
-    return replace(everyone[place], id=client), everyone
+    return replace(federation[index], id=client), federation
 
 
 def read_file(path: Path) -> tuple[Any, ...]:
-    """The arrays of an .npz file: x and y, and x_test and y_test where the file has them."""
+    """Read an .npz file.
+
+    Returns:
+        The pair (x, y), or ((x, y), (x_test, y_test)) where the file has test data of its own.
+
+    Raises:
+        FedapmError: If the file is missing or malformed, in one line.
+    """
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except FileNotFoundError:
         raise FedapmError(f"{path} does not exist; data-file names an .npz file with the arrays x and y.") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise FedapmError(f"{path} is not an .npz file of plain arrays ({str(error).splitlines()[0]}).") from None
-    lacking = [name for name in ("x", "y") if name not in arrays]
-    if lacking:
-        there = ", ".join(arrays) or "nothing"
-        raise FedapmError(f"{path} lacks the array {lacking[0]!r}; it holds {there}.")
+    except Exception as error:  # numpy, zipfile and zlib raise many types for a damaged file
+        raise FedapmError(f"{path} is not an .npz file of plain arrays ({_first_line(error)}).") from None
+    names = ["x", "y", "x_test", "y_test"] if {"x_test", "y_test"} & set(arrays) else ["x", "y"]
+    for name in names:
+        if name not in arrays:
+            raise FedapmError(f"{path} lacks the array {name!r}; it holds {', '.join(arrays) or 'nothing'}.")
+        shape, labels = arrays[name].shape, name.startswith("y") and arrays[name].dtype.kind in "biu"
+        if not shape or (labels and len(shape) > 1):
+            needed = "one whole number per sample" if labels else "one row per sample"
+            raise FedapmError(f"{path}: the array {name!r} has shape {shape}; it should hold {needed}.")
+    if "x_test" in names and arrays["x"].shape[1:] != arrays["x_test"].shape[1:]:
+        shapes = f"{arrays['x'].shape[1:]} and {arrays['x_test'].shape[1:]}"
+        raise FedapmError(f"{path}: the samples of 'x' and 'x_test' have different shapes, {shapes}.")
     pair = arrays["x"], arrays["y"]
-    return (pair, (arrays["x_test"], arrays["y_test"])) if {"x_test", "y_test"} <= set(arrays) else pair
+    return (pair, (arrays["x_test"], arrays["y_test"])) if "x_test" in names else pair
 
 
-def _of(given: Any, client: str, position: int, settings: DataSettings) -> ClientData:
-    if isinstance(given, ClientData):
-        data = replace(given, id=client)
-    elif isinstance(given, tuple) and len(given) == 2:
-        if isinstance(given[0], tuple) and isinstance(given[1], tuple):
-            data = Federation.from_clients({client: given[0]}, test={client: given[1]})[0]
+def _client_data(loaded: Any, client: str, position: int, settings: DataSettings) -> ClientData:
+    if isinstance(loaded, ClientData):
+        data = replace(loaded, id=client)
+    elif isinstance(loaded, tuple) and len(loaded) == 2:
+        if isinstance(loaded[0], tuple) and isinstance(loaded[1], tuple):
+            data = Federation.from_clients({client: loaded[0]}, test={client: loaded[1]})[0]
         else:
-            whole = Federation.from_clients({client: given}, test={client: given})[0].train
-            train, test = divided(whole, client, settings.test_fraction, settings.seed, "test split", position)
+            samples = Federation.from_clients({client: loaded}, test={client: loaded})[0].train
+            train, test = _split(samples, client, settings.test_fraction, settings.seed, "test split", position)
             data = ClientData(client, train, test)
     else:
         raise FedapmError(
-            f"the data of client {client} should be ClientData or a pair (x, y), not {type(given).__name__}."
+            f"the data of client {client} should be ClientData or a pair (x, y), not {type(loaded).__name__}."
         )
     if settings.validation:
-        train, judged = divided(data.train, client, settings.validation, settings.seed, "validation split", position)
-        data = ClientData(client, train, judged)
+        train, validation = _split(data.train, client, settings.validation, settings.seed, "validation split", position)
+        data = ClientData(client, train, validation)
     return data
 
 
-def divided(
+def _split(
     samples: Samples, client: str, fraction: float, seed: int, purpose: str, position: int
 ) -> tuple[Samples, Samples]:
-    """Samples in two parts, the same two as in a federation where the client stands at this position."""
+    """Split samples in two, as in a federation where the client has this position."""
     if len(samples) < 2:
         raise FedapmError(f"client {client} has {len(samples)} sample(s), too few to train and test.")
     stream = numpy_generator(seed, purpose, position)
@@ -92,5 +124,9 @@ def divided(
     return samples[torch.as_tensor(first)], samples[torch.as_tensor(second)]
 
 
-def _alone(data: ClientData, settings: DataSettings) -> tuple[ClientData, Federation]:
+def _with_federation(data: ClientData, settings: DataSettings) -> tuple[ClientData, Federation]:
     return data, Federation([data], settings.name)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Node: what a SuperNode's configuration says of the client behind it."""
+"""A SuperNode's configuration: which client it is, and where its data and state are."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.settings import DataSettings
 
 STATE_VARIABLE = "FEDAPM_STATE"
-TEXTS = ("state-dir", "data-file", "data-root", "data-cache", "device")
+STRINGS = ("state-dir", "data-file", "data-root", "data-cache", "device")
+"""The keys of ``--node-config`` whose values are strings."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """Who a node is, and where its things are."""
+    """Which client a node is, and where its data and state are."""
 
     client: str | None
     partition: int | None
@@ -28,10 +29,18 @@ class Node:
     device: str | None = None
 
     @classmethod
-    def read(cls, config: Mapping[str, Any], state: Path | None = None) -> Node:
-        """A node's configuration, as ``--node-config`` gives it."""
-        paths = {key: config[key] for key in TEXTS if key in config}
-        for key, value in paths.items():
+    def from_config(cls, config: Mapping[str, Any], state: Path | None = None) -> Node:
+        """Read a node's configuration.
+
+        Args:
+            config: What ``--node-config`` says.
+            state: The state folder of a node that does not name its own.
+
+        Raises:
+            FedapmError: If a value has the wrong type, or no client is named.
+        """
+        strings = {key: config[key] for key in STRINGS if key in config}
+        for key, value in strings.items():
             if not isinstance(value, str) or not value:
                 raise FedapmError(f"--node-config: {key} = {value!r} should be a text in quotes.")
         partition = config.get("partition-id")
@@ -40,18 +49,18 @@ class Node:
         client = config.get("client-id")
         if client is None and partition is None:
             raise FedapmError("a node does not say which client it is; start it with --node-config 'client-id=\"…\"'.")
-        file = paths.get("data-file")
+        file = strings.get("data-file")
         return cls(
             None if client is None else str(client),
             partition,
-            Path(paths["state-dir"]).expanduser() if "state-dir" in paths else state or default_state(),
+            Path(strings["state-dir"]).expanduser() if "state-dir" in strings else state or default_state(),
             Path(file).expanduser() if file else None,
-            paths.get("data-root"),
-            paths.get("data-cache"),
-            paths.get("device"),
+            strings.get("data-root"),
+            strings.get("data-cache"),
+            strings.get("device"),
         )
 
-    def name(self, clients: Sequence[str]) -> str:
+    def client_id(self, clients: Sequence[str]) -> str:
         """The client's id, which must be one of the experiment's."""
         if self.client is not None:
             if self.client not in clients:
@@ -65,12 +74,17 @@ class Node:
             )
         return clients[self.partition]
 
-    def data(self, settings: DataSettings) -> DataSettings:
-        """The experiment's data settings with this node's own places in them."""
+    def data_settings(self, settings: DataSettings) -> DataSettings:
+        """The experiment's data settings with this node's own folders in them."""
         return replace(settings, root=self.data_root or settings.root, cache=self.data_cache or settings.cache)
 
 
 def default_state() -> Path:
-    """Where a client keeps its state if its node does not say."""
-    given = os.environ.get(STATE_VARIABLE)
-    return Path(given).expanduser() if given else Path.home() / ".local" / "state" / "fedapm"
+    """The state folder where neither node nor app names one: $FEDAPM_STATE, or fedapm in the user's state folder.
+
+    The user's state folder is $XDG_STATE_HOME, or ~/.local/state where that is unset or not an absolute path.
+    """
+    if own := os.environ.get(STATE_VARIABLE):
+        return Path(own).expanduser()
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".local" / "state") / "fedapm"

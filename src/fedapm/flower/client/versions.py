@@ -1,7 +1,7 @@
-"""Versions: what a client keeps on its own disk, one file for every round it has answered.
+"""A client's state on its own disk: one file, a version, for every round it has replied to.
 
-Only the server knows which answers it accepted. So a client never decides what its state is: it keeps a version for
-each answer, and every broadcast names the one to go on from.
+Only the server knows which replies it accepted. So a client never decides what its state is: it stores a version for
+each reply, and every broadcast names the one to continue from.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from fedapm.simulation.stores.disk import sync_folder
 
 RUN = re.compile(r"[0-9a-f]{32}")
 PATIENCE = 60.0
-"""Seconds to wait for another process that works on the same client."""
+"""Seconds to wait for another process that uses the same client's files."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A client after one round: its state, and the answer it gave, so that it can give the same one again."""
+    """A client after one round: its state, and its reply, so that the same one can be sent again."""
 
     id: str
-    kept: ClientState
+    client_state: ClientState
     u: Vec
     upload: Upload
     log: list[SolveStats]
@@ -46,13 +46,13 @@ class Versions:
 
     def __init__(self, root: Path, run: str, client: str) -> None:
         if RUN.fullmatch(run) is None:
-            raise FedapmError(f"{run!r} is not the name of a run.")
+            raise FedapmError(f"{run!r} is not a run id.")
         # an id may hold anything; as a file name it holds neither a slash nor two dots alone
         self.folder = root / run / f"client-{quote(client, safe='')}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone with this client's files."""
+        """Lock this client's files against other processes."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             with FileLock(self.folder / "lock", timeout=PATIENCE):
@@ -60,59 +60,66 @@ class Versions:
                 yield
         except Timeout:
             raise FedapmError(
-                f"another process has worked on {self.folder} for {PATIENCE:.0f} s; two nodes must not share a state "
-                "folder."
+                f"another process has used {self.folder} for {PATIENCE:.0f} s; two nodes must not share a state folder."
             ) from None
 
     def ids(self) -> list[str]:
-        """The versions that are there, oldest first."""
+        """The stored versions, oldest first."""
         if not self.folder.is_dir():
             return []
         return sorted(p.stem for p in self.folder.glob("*.safetensors") if VERSION.fullmatch(p.stem))
 
     def has(self, version: str) -> bool:
-        """Whether a version's file is there."""
+        """Whether a version is stored."""
         return self._path(version).is_file()
 
     def save(self, version: Version) -> None:
-        """Put a version on the disk; when this returns it survives a power cut."""
-        state, state_note = flatten("state", version.kept.state)
-        more = {"buffers": version.kept.buffers, "u": version.u}
-        others, others_note = flatten("more", more)
-        sums, sums_note = flatten("sums", version.upload.sums)
-        note = {
+        """Store a version; when this returns it survives a power cut."""
+        state, state_fields = flatten("state", version.client_state.state)
+        more, more_fields = flatten("more", {"buffers": version.client_state.buffers, "u": version.u})
+        sums, sums_fields = flatten("sums", version.upload.sums)
+        fields = {
             "version": version.id,
-            "state": state_note,
-            "more": others_note,
-            "sums": sums_note,
+            "state": state_fields,
+            "more": more_fields,
+            "sums": sums_fields,
             "weight": version.upload.weight,
-            "log": [asdict(solved) for solved in version.log],
+            "log": [asdict(stats) for stats in version.log],
         }
-        write_tensors(self._path(version.id), {**state, **others, **sums}, note)
+        write_tensors(self._path(version.id), {**state, **more, **sums}, fields)
         sync_folder(self.folder)
 
     def load(self, version: str) -> Version:
-        """Read a version back; a damaged one is an error that names its file."""
+        """Read a version back.
+
+        Raises:
+            FedapmError: If its file is missing or damaged.
+        """
         path = self._path(version)
-        stored, note = read_tensors(path)
+        stored, fields = read_tensors(path)
         tensors = {name: tensor.clone() for name, tensor in stored.items()}
         try:
-            if note["version"] != version:
-                raise ValueError(f"it says it is {note['version']}")
-            more = restore("more", tensors, note["more"])
-            sums = cast(dict[str, Vec], restore("sums", tensors, note["sums"]))
+            if fields["version"] != version:
+                raise ValueError(f"it holds version {fields['version']}")
+            more = restore("more", tensors, fields["more"])
+            sums = cast(dict[str, Vec], restore("sums", tensors, fields["sums"]))
             return Version(
                 version,
-                ClientState(State(**restore("state", tensors, note["state"])), cast(Vec, more["buffers"])),
+                ClientState(State(**restore("state", tensors, fields["state"])), cast(Vec, more["buffers"])),
                 cast(Vec, more["u"]),
-                Upload(sums, float(note["weight"])),
-                [SolveStats(**solved) for solved in note["log"]],
+                Upload(sums, float(fields["weight"])),
+                [SolveStats(**stats) for stats in fields["log"]],
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise FedapmError(f"{path} is not a client's state ({error}).") from None
+            raise FedapmError(f"{path} is not a version of a client's state ({error}).") from None
 
     def prune(self, keep: str, accepted: str) -> None:
-        """Forget what is older than the oldest version the server could go back to."""
+        """Delete old versions.
+
+        Args:
+            keep: The oldest version the server could still go back to.
+            accepted: The version the client continues from, which stays.
+        """
         if keep == FRESH:
             return
         for version in self.ids():
@@ -121,5 +128,5 @@ class Versions:
 
     def _path(self, version: str) -> Path:
         if VERSION.fullmatch(version) is None:
-            raise FedapmError(f"{version!r} is not the name of a version.")
+            raise FedapmError(f"{version!r} is not a version id.")
         return self.folder / f"{version}.safetensors"

@@ -45,7 +45,16 @@ def project(out: str) -> dict[str, Any]:
 
 
 def write_app(folder: Path, tables: Mapping[str, Any], out: Path) -> Path:
-    """Write the app folder of an experiment."""
+    """Write an app folder.
+
+    Args:
+        folder: Where to write it.
+        tables: The experiment's tables.
+        out: Where the server writes the run.
+
+    Returns:
+        The folder.
+    """
     write_atomic(folder / "pyproject.toml", tomli_w.dumps(project(str(out))))
     write_atomic(folder / "fedapm_app.py", MODULE)
     write_atomic(folder / "experiment.toml", tomli_w.dumps(tables))

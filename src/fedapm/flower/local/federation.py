@@ -1,4 +1,4 @@
-"""A federation on this machine, for trying: a SuperLink with TLS and nodes with keys, all on loopback."""
+"""A federation on this machine, for trying things out: a SuperLink with TLS and nodes with keys, all on loopback."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ import tomli_w
 
 from fedapm.errors import FedapmError
 from fedapm.flower.local.certificates import write_certificates, write_key
-from fedapm.flower.local.flower_cli import Flower, environment, program
+from fedapm.flower.local.flower_cli import FlowerCli, environment, program
 from fedapm.flower.local.processes import Process, at_home, start, stop
 from fedapm.runs.files import read_json, write_atomic, write_json
 
-ABOUT, DATABASE, NAME, HOST = "federation.json", "superlink.db", "local", "127.0.0.1"
+FEDERATION, DATABASE, NAME, HOST = "federation.json", "superlink.db", "local", "127.0.0.1"
 PATIENCE = 120.0
-"""Seconds until the programs must be up; a busy machine takes its time."""
-AGAIN = 2.0
-"""Seconds between two questions; asking takes as much of a processor as starting a node."""
-Tell = Callable[[str, int, int], None]
+"""Seconds until the programs must be up; a busy machine starts them slowly."""
+POLL = 2.0
+"""Seconds between two calls to the SuperLink; a call costs as much CPU time as starting a node."""
+
+ProgressCallback = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and the total."""
 
 
 @dataclass(frozen=True)
 class LocalFederation:
-    """The programs of a federation, and where they are."""
+    """The programs of a federation, and its folder."""
 
     folder: Path
     port: int
@@ -39,18 +41,18 @@ class LocalFederation:
     @classmethod
     def read(cls, folder: Path) -> LocalFederation:
         """The federation in a folder, whether it is up or not."""
-        path = folder / ABOUT
+        path = folder / FEDERATION
         if not path.is_file():
             raise FedapmError(f"{folder} holds no federation; start one with: fedapm flower up --folder {folder}.")
-        note = read_json(path)
+        fields = read_json(path)
         try:
-            return cls(folder, int(note["port"]), [Process.read(p) for p in note["processes"]])
+            return cls(folder, int(fields["port"]), [Process.from_json(p) for p in fields["processes"]])
         except (KeyError, TypeError, ValueError) as error:
             raise FedapmError(f"{path} does not describe a federation ({error}).") from None
 
     def write(self) -> None:
-        """Put the description where the next command finds it."""
-        write_json(self.folder / ABOUT, {"port": self.port, "processes": [p.note() for p in self.processes]})
+        """Write the description that later commands read."""
+        write_json(self.folder / FEDERATION, {"port": self.port, "processes": [p.to_json() for p in self.processes]})
 
     @property
     def nodes(self) -> int:
@@ -58,13 +60,27 @@ class LocalFederation:
         return sum(p.name.startswith("node-") for p in self.processes)
 
     @property
-    def flower(self) -> Flower:
-        """How to ask it something."""
-        return Flower(NAME, self.folder / "flower")
+    def flower(self) -> FlowerCli:
+        """Flower's command line for its SuperLink."""
+        return FlowerCli(NAME, self.folder / "flower")
+
+    @property
+    def authority(self) -> Path:
+        """The certificate of its authority."""
+        return self.folder / "certificates" / "ca.crt"
 
 
-def up(folder: Path, nodes: int, tell: Tell) -> LocalFederation:
-    """Start a SuperLink and so many nodes, and wait until all of them are there."""
+def up(folder: Path, nodes: int, progress: ProgressCallback) -> LocalFederation:
+    """Start a SuperLink and nodes, and wait until all of them are online.
+
+    Args:
+        folder: Where certificates, keys, states and logs go.
+        nodes: How many nodes to start.
+        progress: Called as nodes are registered and come online.
+
+    Raises:
+        FedapmError: If the folder cannot be used or a program does not start; nothing is left running then.
+    """
     if os.name != "posix":
         raise FedapmError(
             "fedapm flower up needs a POSIX system; on Windows use WSL, or start Flower's programs yourself."
@@ -72,151 +88,159 @@ def up(folder: Path, nodes: int, tell: Tell) -> LocalFederation:
     if nodes < 1:
         raise FedapmError(f"--nodes {nodes}: a federation needs at least one node.")
     folder = folder.resolve()
-    if (folder / ABOUT).is_file() and any(p.alive for p in LocalFederation.read(folder).processes):
+    if (folder / FEDERATION).is_file() and any(p.alive for p in LocalFederation.read(folder).processes):
         raise FedapmError(
             f"the federation in {folder} is up already; stop it with: fedapm flower down --folder {folder}."
         )
-    _private(folder)
-    made = LocalFederation(folder, _free_port(), [])
+    _create(folder)
+    federation = LocalFederation(folder, _free_port(), [])
     try:
-        _start(made, nodes, tell)
+        _start(federation, nodes, progress)
     except BaseException:
-        stop(made.processes)
+        stop(federation.processes)
         stop(at_home(folder))
         raise
-    return made
+    return federation
 
 
 def down(folder: Path) -> int:
-    """Stop everything that a federation started; gives how many of its programs were running."""
-    found = LocalFederation.read(folder.resolve())
-    running = sum(process.alive for process in found.processes)
-    stop(found.processes)
-    stop(at_home(found.folder))
+    """Stop everything that a federation started; returns how many of its programs were running."""
+    federation = LocalFederation.read(folder.resolve())
+    running = sum(process.alive for process in federation.processes)
+    stop(federation.processes)
+    stop(at_home(federation.folder))
     return running
 
 
 def node_config(k: int, state: Path) -> str:
-    """What a node is told of the client it is."""
+    """The ``--node-config`` of a node."""
     if '"' in str(state):
         raise FedapmError(f"{state}: Flower's node configuration cannot hold a path with a quotation mark.")
     return f'partition-id={k} state-dir="{state}"'
 
 
-def start_node(made: LocalFederation, k: int, key: Path | None = None, authority: Path | None = None) -> Process:
-    """Start one node; another key or authority than its own is for trying what happens then."""
-    place = made.folder / "nodes" / str(k)
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+def start_node(federation: LocalFederation, k: int, key: Path | None = None, authority: Path | None = None) -> Process:
+    """Start one node.
+
+    Args:
+        federation: Whose node it is.
+        k: Its number.
+        key: Its private key, if not the one made for it.
+        authority: The certificate it trusts, if not the federation's.
+    """
+    folder = federation.folder / "nodes" / str(k)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     command = [
         program("flower-supernode"),
-        *("--superlink", f"{HOST}:{made.port}"),
-        *("--root-certificates", str(authority or made.folder / "certificates" / "ca.crt")),
-        *("--auth-supernode-private-key", str(key or node_key(made.folder, k))),
-        *("--node-config", node_config(k, place / "state")),
+        *("--superlink", f"{HOST}:{federation.port}"),
+        *("--root-certificates", str(authority or federation.authority)),
+        *("--auth-supernode-private-key", str(key or node_key(federation.folder, k))),
+        *("--node-config", node_config(k, folder / "state")),
         *("--host", HOST, "--port", str(_free_port()), "--isolation", "subprocess"),
     ]
-    return start(f"node-{k}", command, log_of(made.folder, f"node-{k}"), environment(place / "flower"))
+    return start(f"node-{k}", command, log_file(federation.folder, f"node-{k}"), environment(folder / "flower"))
 
 
-def start_superlink(made: LocalFederation) -> Process:
-    """Start the SuperLink; what it knew before, it knows again."""
-    certificates = made.folder / "certificates"
+def start_superlink(federation: LocalFederation) -> Process:
+    """Start the SuperLink, with the database it had before if that exists."""
+    folder = federation.folder
     command = [
         program("flower-superlink"),
-        *("--ssl-ca-certfile", str(certificates / "ca.crt")),
-        *("--ssl-certfile", str(certificates / "server.pem")),
-        *("--ssl-keyfile", str(certificates / "server.key")),
-        *("--host", HOST, "--port", str(made.port), "--enable-supernode-auth", "--isolation", "subprocess"),
-        *("--database", str(made.folder / DATABASE)),
+        *("--ssl-ca-certfile", str(federation.authority)),
+        *("--ssl-certfile", str(federation.authority.with_name("server.pem"))),
+        *("--ssl-keyfile", str(federation.authority.with_name("server.key"))),
+        *("--host", HOST, "--port", str(federation.port), "--enable-supernode-auth", "--isolation", "subprocess"),
+        *("--database", str(folder / DATABASE)),
     ]
-    return start("superlink", command, log_of(made.folder, "superlink"), environment(made.folder / "superlink-home"))
+    return start("superlink", command, log_file(folder, "superlink"), environment(folder / "superlink-home"))
 
 
 def node_key(folder: Path, k: int) -> Path:
-    """A node's private key."""
+    """The path of a node's private key."""
     return folder / "keys" / f"node-{k}"
 
 
-def log_of(folder: Path, name: str) -> Path:
-    """Where a program's output is."""
+def log_file(folder: Path, name: str) -> Path:
+    """The path of a program's log."""
     return folder / "logs" / f"{name}.log"
 
 
-def online(made: LocalFederation) -> int:
-    """How many nodes the SuperLink sees."""
-    return sum(node.get("status") == "online" for node in made.flower.nodes())
+def online(federation: LocalFederation) -> int:
+    """How many nodes are online, as the SuperLink reports."""
+    return sum(node.get("status") == "online" for node in federation.flower.nodes())
 
 
-def _start(made: LocalFederation, nodes: int, tell: Tell) -> None:
-    folder = made.folder
-    if not (folder / "certificates" / "ca.crt").is_file():
-        write_certificates(folder / "certificates")
-    connection = {"address": f"{HOST}:{made.port}", "root-certificates": str(folder / "certificates" / "ca.crt")}
-    config: dict[str, Any] = {"superlink": {"default": NAME, NAME: connection}}
-    write_atomic(folder / "flower" / "config.toml", tomli_w.dumps(config))
-    # one that was killed would take its nodes for still connected, and send them away for a minute
-    for path in folder.glob(f"{DATABASE}*"):
-        path.unlink()
-    made.processes.append(start_superlink(made))
-    made.write()
-    wait_for_superlink(made)
-    for k in range(nodes):
-        key = node_key(folder, k)
-        if not key.is_file():
-            write_key(key)
-        tell("registering nodes", k, nodes)
-        made.flower.register(key.with_name(f"{key.name}.pub"))
-        made.processes.append(start_node(made, k))
-        made.write()
-    end = time.monotonic() + PATIENCE
-    while (there := online(made)) < nodes:
-        tell("nodes online", there, nodes)
-        _check_alive(made)
-        if time.monotonic() > end:
-            raise FedapmError(f"only {there} of {nodes} nodes came up; see {folder / 'logs'}.")
-        time.sleep(AGAIN)
-    _check_alive(made)
-    tell("nodes online", nodes, nodes)
-
-
-def wait_for_superlink(made: LocalFederation) -> None:
-    """Wait until the SuperLink answers with a certificate of its authority's."""
-    context = ssl.create_default_context(cafile=str(made.folder / "certificates" / "ca.crt"))
+def wait_for_superlink(federation: LocalFederation) -> None:
+    """Wait until the SuperLink accepts connections, with a certificate of the federation's authority."""
+    context = ssl.create_default_context(cafile=str(federation.authority))
     end = time.monotonic() + PATIENCE
     while True:
         with (
             suppress(OSError),
-            socket.create_connection((HOST, made.port), timeout=5) as plain,
-            context.wrap_socket(plain, server_hostname=HOST),
+            socket.create_connection((HOST, federation.port), timeout=5) as connection,
+            context.wrap_socket(connection, server_hostname=HOST),
         ):
             return
-        _check_alive(made)
+        _check_alive(federation)
         if time.monotonic() > end:
-            raise FedapmError(
-                f"the SuperLink does not answer on port {made.port}; see {log_of(made.folder, 'superlink')}."
-            )
+            log = log_file(federation.folder, "superlink")
+            raise FedapmError(f"the SuperLink does not answer on port {federation.port}; see {log}.")
         time.sleep(0.2)
 
 
-def _check_alive(made: LocalFederation) -> None:
-    for process in made.processes:
+def _start(federation: LocalFederation, nodes: int, progress: ProgressCallback) -> None:
+    folder = federation.folder
+    if not federation.authority.is_file():
+        write_certificates(federation.authority.parent)
+    connection = {"address": f"{HOST}:{federation.port}", "root-certificates": str(federation.authority)}
+    config: dict[str, Any] = {"superlink": {"default": NAME, NAME: connection}}
+    write_atomic(folder / "flower" / "config.toml", tomli_w.dumps(config))
+    # with the database of one that was killed it would take its nodes for connected, and refuse them for a minute
+    for path in folder.glob(f"{DATABASE}*"):
+        path.unlink()
+    federation.processes.append(start_superlink(federation))
+    federation.write()
+    wait_for_superlink(federation)
+    for k in range(nodes):
+        key = node_key(folder, k)
+        if not key.is_file():
+            write_key(key)
+        progress("registering nodes", k, nodes)
+        federation.flower.register(key.with_name(f"{key.name}.pub"))
+        federation.processes.append(start_node(federation, k))
+        federation.write()
+    end = time.monotonic() + PATIENCE
+    while (count := online(federation)) < nodes:
+        progress("nodes online", count, nodes)
+        _check_alive(federation)
+        if time.monotonic() > end:
+            raise FedapmError(f"only {count} of {nodes} nodes came online; see {folder / 'logs'}.")
+        time.sleep(POLL)
+    _check_alive(federation)
+    progress("nodes online", nodes, nodes)
+
+
+def _check_alive(federation: LocalFederation) -> None:
+    for process in federation.processes:
         if not process.alive:
-            log = log_of(made.folder, process.name)
+            log = log_file(federation.folder, process.name)
             lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            raise FedapmError(f"{process.name} has ended ({lines[-1] if lines else 'it said nothing'}); see {log}.")
+            raise FedapmError(f"{process.name} has exited ({lines[-1] if lines else 'its log is empty'}); see {log}.")
 
 
-def _private(folder: Path) -> None:
+def _create(folder: Path) -> None:
+    """Create a federation's folder, or check that it is one; only its owner may read it."""
     if folder.exists() and not folder.is_dir():
         raise FedapmError(f"{folder} is a file; give a folder for the federation.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / ABOUT).is_file() and not (folder / "keys").is_dir():
+    known = (folder / FEDERATION).is_file() or (folder / "keys").is_dir()
+    if folder.is_dir() and any(folder.iterdir()) and not known:
         raise FedapmError(f"{folder} holds something else; give a folder for the federation alone.")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        port: int = sock.getsockname()[1]
         return port

@@ -1,4 +1,4 @@
-"""Flower's own command line, asked for JSON."""
+"""Flower's own command line, with its answers as JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedapm.errors import FedapmError
 
 
 def environment(home: Path | None) -> dict[str, str]:
-    """What Flower's programs must know: where they live, and that they are to leave the network alone."""
+    """The environment variables of Flower's programs: their home, and no telemetry, update checks or installations."""
     scripts = sysconfig.get_path("scripts")
-    made = os.environ | {
-        # else every run asks a package index for the app's dependencies, which are here already
+    variables = os.environ | {
+        # otherwise every run asks a package index for the app's dependencies, which are installed already
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -27,12 +27,12 @@ def environment(home: Path | None) -> dict[str, str]:
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
     }
     if home is not None:
-        made |= {"FLWR_HOME": str(home), "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-    return made
+        variables |= {"FLWR_HOME": str(home), "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+    return variables
 
 
 def program(name: str) -> str:
-    """One of Flower's programs in this environment."""
+    """The path of one of Flower's programs in this Python environment."""
     path = Path(sysconfig.get_path("scripts")) / name
     if not path.is_file():
         raise FedapmError(f"{path} is missing; install it with: pip install 'fedapm[flower]'.")
@@ -40,68 +40,81 @@ def program(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run as the SuperLink knows it."""
+class RunStatus:
+    """A run's status, as the SuperLink reports it."""
 
     id: str
     status: str
     details: str
 
     @property
-    def over(self) -> bool:
-        """Whether it has ended, however."""
+    def finished(self) -> bool:
+        """Whether it has ended, in whatever way."""
         return self.status.startswith("finished")
 
     @property
     def completed(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has ended without an error."""
         return self.status == "finished:completed"
 
 
 @dataclass(frozen=True)
-class Flower:
-    """A SuperLink by the name of its connection, and the Flower home in which that name is known."""
+class FlowerCli:
+    """Runs ``flwr`` commands on one SuperLink.
+
+    Attributes:
+        superlink: The name of its connection in Flower's configuration.
+        home: The FLWR_HOME that has this configuration; Flower's default if None.
+    """
 
     superlink: str
     home: Path | None = None
 
-    def ask(self, *arguments: str) -> dict[str, Any]:
-        """The answer to a command of Flower's, or the reason why there is none, in one line."""
+    def call(self, *arguments: str) -> dict[str, Any]:
+        """Run a ``flwr`` command.
+
+        Returns:
+            Its JSON answer.
+
+        Raises:
+            FedapmError: If it fails, with the reason in one line.
+        """
         command = [sys.executable, "-m", "flwr.cli.app", *arguments, "--format", "json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(self.home))
+        process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(self.home))
         try:
-            answer = json.loads(done.stdout)
+            answer = json.loads(process.stdout)
         except ValueError:
             answer = {}
         if not isinstance(answer, dict) or not answer.get("success"):
-            said = str(answer.get("error-message") or done.stderr or done.stdout) if isinstance(answer, dict) else ""
-            lines = [line.strip() for line in said.splitlines() if line.strip()]
-            reason = lines[-1] if lines else f"exit code {done.returncode}"
+            message = answer.get("error-message") if isinstance(answer, dict) else None
+            text = str(message or process.stderr or process.stdout)
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            reason = lines[-1] if lines else f"exit code {process.returncode}"
             raise FedapmError(f"flwr {arguments[0]} failed: {reason}")
         return answer
 
-    def start(self, app: Path) -> str:
-        """Submit an app; gives the id of its run."""
-        return str(self.ask("run", str(app), self.superlink)["run-id"])
+    def run(self, app: Path) -> str:
+        """Submit an app; returns the id of its run."""
+        return str(self.call("run", str(app), self.superlink)["run-id"])
 
-    def run(self, id: str) -> Run:
-        """Where a run stands."""
-        (found,) = self.ask("list", self.superlink, "--run-id", id)["runs"]
-        return Run(id, str(found["status"]), str(found.get("status-details") or ""))
+    def status(self, id: str) -> RunStatus:
+        """The status of a run."""
+        (run,) = self.call("list", self.superlink, "--run-id", id)["runs"]
+        return RunStatus(id, str(run["status"]), str(run.get("status-details") or ""))
 
     def stop(self, id: str) -> None:
-        """End a run."""
-        self.ask("stop", id, self.superlink)
+        """Stop a run."""
+        self.call("stop", id, self.superlink)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The nodes that are registered."""
-        found: list[dict[str, Any]] = self.ask("supernode", "list", self.superlink)["nodes"]
-        return found
+        """The registered SuperNodes."""
+        nodes: list[dict[str, Any]] = self.call("supernode", "list", self.superlink)["nodes"]
+        return nodes
 
     def register(self, key: Path) -> None:
-        """Let the owner of a key take part."""
+        """Register a SuperNode's public key; one that is registered already is fine."""
         try:
-            self.ask("supernode", "register", str(key), self.superlink)
+            self.call("supernode", "register", str(key), self.superlink)
         except FedapmError as error:
             if "already in use" not in str(error).lower():
                 raise

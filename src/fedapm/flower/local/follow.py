@@ -1,4 +1,4 @@
-"""Follow: wait for a run on Flower and show how it goes, from the folder its server writes."""
+"""Submit a run to Flower, and follow it in the folder its server writes."""
 
 from __future__ import annotations
 
@@ -9,80 +9,99 @@ from pathlib import Path
 from typing import Any
 
 from fedapm.errors import FedapmError
-from fedapm.flower.local.flower_cli import Flower, Run
+from fedapm.flower.local.flower_cli import FlowerCli, RunStatus
 from fedapm.runs.files import read_json, write_json
+from fedapm.runs.layout import FLOWER_RUN, ROUNDS
 from fedapm.runs.lock import at_work
-from fedapm.runs.records import ROUNDS, JsonLines, is_run, load_run
+from fedapm.runs.records import JsonLines, is_run, load_run
 
-LOOK, ASK = 0.5, 30.0
-"""Seconds between two looks into the folder, and between two questions to the SuperLink, which cost a process each."""
-TRIES = 5
-"""How often the SuperLink is asked why a server is gone before nobody knows."""
+POLL, STATUS_POLL = 0.5, 30.0
+"""Seconds between two looks into the folder, and between two calls to the SuperLink, which cost a process each."""
+STATUS_TRIES = 5
+"""How often the SuperLink is asked why the server's process ended."""
 
-Show = Callable[[dict[str, Any]], None]
+OnRound = Callable[[dict[str, Any]], None]
+"""Called with the record of each new round."""
 
 
-def submit(flower: Flower, app: Path, out: Path) -> str:
-    """The id of the run that works on a folder: the one that is at work there already, or a new one."""
-    noted = out.with_name(f".{out.name}.run.json")
-    note = read_json(noted) if noted.is_file() else {}
-    if note.get("superlink") == flower.superlink:
+def submit(flower: FlowerCli, app: Path, out: Path) -> str:
+    """Submit an app, unless its run is under way already.
+
+    Args:
+        flower: The SuperLink.
+        app: The app folder.
+        out: The folder the run is written to.
+
+    Returns:
+        The id of the run.
+    """
+    path = out.with_name(FLOWER_RUN.format(name=out.name))
+    submitted = read_json(path) if path.is_file() else {}
+    if submitted.get("superlink") == flower.superlink:
         if at_work(out):
-            return str(note["id"])
-        # its server may be dead before the SuperLink knows; a run it no longer knows is over anyway
+            return str(submitted["id"])
+        # its server may have died before the SuperLink noticed; a run the SuperLink does not know has ended
         with suppress(FedapmError):
-            flower.stop(str(note["id"]))
-    id = flower.start(app)
-    write_json(noted, {"superlink": flower.superlink, "id": id})
+            flower.stop(str(submitted["id"]))
+    id = flower.run(app)
+    write_json(path, {"superlink": flower.superlink, "id": id})
     return id
 
 
 def finished(out: Path, rounds: int) -> bool:
-    """Whether a folder holds a run that went through all these rounds."""
+    """Whether a folder holds a complete run of so many rounds."""
     if not is_run(out):
         return False
     run = load_run(out)
     return run.complete and bool(run.rounds) and run.rounds[-1]["round"] >= rounds
 
 
-def follow(flower: Flower, id: str, out: Path, rounds: int, show: Show) -> None:
-    """Wait until a run is over; a run that failed is an error with its reason.
+def follow(flower: FlowerCli, id: str, out: Path, rounds: int, on_round: OnRound) -> None:
+    """Wait until a run has ended.
 
-    Where the server's folder is on this machine, every new round is shown once.
+    Args:
+        flower: The SuperLink.
+        id: The run's id.
+        out: The folder the run is written to; where it is on another machine, no round is reported.
+        rounds: How many rounds the run has.
+        on_round: Called once with the record of each new round.
+
+    Raises:
+        FedapmError: If the run fails, with the reason.
     """
-    seen = max((record["round"] for record in JsonLines(out / ROUNDS)), default=-1)
+    last = max((record["round"] for record in JsonLines(out / ROUNDS)), default=-1)
     asked, working = time.monotonic(), False
     while True:
         before, working = working, at_work(out)
-        done = finished(out, rounds)
+        complete = finished(out, rounds)
         for record in JsonLines(out / ROUNDS):
-            if record["round"] > seen:
-                seen = record["round"]
-                show(record)
-        if done:
+            if record["round"] > last:
+                last = record["round"]
+                on_round(record)
+        if complete:
             return
         if before and not working:
-            raise FedapmError(_why_gone(flower, id, seen))
-        if time.monotonic() - asked >= ASK:
-            run = flower.run(id)
+            raise FedapmError(_why_ended(flower, id, last))
+        if time.monotonic() - asked >= STATUS_POLL:
+            run = flower.status(id)
             if run.completed:
                 return
-            if run.over:
+            if run.finished:
                 raise FedapmError(_reason(run))
             asked = time.monotonic()
-        time.sleep(LOOK)
+        time.sleep(POLL)
 
 
-def _why_gone(flower: Flower, id: str, last: int) -> str:
-    for _ in range(TRIES):
-        run = flower.run(id)
-        if run.over:
+def _why_ended(flower: FlowerCli, id: str, last: int) -> str:
+    for _ in range(STATUS_TRIES):
+        run = flower.status(id)
+        if run.finished:
             return _reason(run)
-        time.sleep(LOOK)
-    return f"the server's process is gone after round {last}; the same command goes on from there."
+        time.sleep(POLL)
+    return f"the server's process ended after round {last}; the same command goes on from there."
 
 
-def _reason(run: Run) -> str:
+def _reason(run: RunStatus) -> str:
     lines = [line.strip() for line in run.details.splitlines() if line.strip()]
-    said = lines[0].removeprefix("ServerApp failed with exception: ") if lines else f"it is {run.status}"
-    return f"the run on Flower ended early: {said}"
+    reason = lines[0].removeprefix("ServerApp failed with exception: ") if lines else f"its status is {run.status}"
+    return f"the run on Flower ended early: {reason}"

@@ -1,36 +1,36 @@
-"""Background processes: started, known again later, and stopped with all they started."""
+"""Background processes: start them, recognize them in a later command, and stop them with all their children."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-PROC = Path("/proc/self").parent if Path("/proc/self/stat").is_file() else Path("/nowhere")
+import psutil
+
 PATIENCE = 10.0
-"""Seconds a process has to end by itself before it is killed."""
+"""Seconds a process has to exit by itself before it is killed."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told from a later one with the same number by when it started."""
+    """A process; its start time tells it from a later one with the same id."""
 
     name: str
     pid: int
     started: str
 
     @classmethod
-    def read(cls, note: Mapping[str, Any]) -> Process:
-        """A process as a file has it."""
-        return cls(str(note["name"]), int(note["pid"]), str(note["started"]))
+    def from_json(cls, fields: Mapping[str, Any]) -> Process:
+        """Read a process back from its JSON fields."""
+        return cls(str(fields["name"]), int(fields["pid"]), str(fields["started"]))
 
-    def note(self) -> dict[str, Any]:
-        """The process as a file has it."""
+    def to_json(self) -> dict[str, Any]:
+        """The process as JSON fields."""
         return asdict(self)
 
     @property
@@ -40,109 +40,85 @@ class Process:
 
 
 def start(name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
-    """Start a process that outlives this one; what it prints goes to a file."""
+    """Start a process that outlives this one.
+
+    Args:
+        name: What to call it.
+        command: The program and its arguments.
+        log: The file its output is appended to.
+        environment: Its environment variables.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        made = subprocess.Popen(
+        child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
         )
     # it is meant to outlive this process, and Python would complain that nobody waited for it
-    made.returncode = 0
-    return Process(name, made.pid, started(made.pid) or "")
+    child.returncode = 0
+    return Process(name, child.pid, started(child.pid) or "")
 
 
 def stop(processes: Iterable[Process]) -> list[int]:
-    """End processes and everything they started; gives the ids of those that had to be killed."""
-    roots = [process for process in processes if process.alive]
-    # looked up first, because what a process started is nobody's child once it is gone
-    family = [p for root in roots for p in (root, *_descendants(root.pid))]
-    for process in family:
-        _signal(process, signal.SIGTERM)
-    left = _wait(family, PATIENCE)
-    for process in left:
-        _signal(process, signal.SIGKILL)
-    _wait(left, PATIENCE)
-    return [process.pid for process in left]
+    """End processes and all their descendants; returns the ids of those that had to be killed."""
+    # looked up first, because children of an exited process are no longer known as its children
+    family = [member for process in processes if process.alive for member in _with_descendants(process.pid)]
+    remaining = _end(family, psutil.Process.terminate)
+    _end(remaining, psutil.Process.kill)
+    return [process.pid for process in remaining]
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """All children of a process, their children and so on."""
+    return _with_descendants(pid)[1:]
 
 
 def at_home(folder: Path) -> list[Process]:
-    """The processes whose Flower home is in a folder, where the system tells (Linux).
+    """The running processes whose FLWR_HOME lies in a folder.
 
-    A program that was killed may leave some behind that nobody else would find.
+    A program that was killed may leave some behind that are nobody's children any more.
     """
-    mark = f"FLWR_HOME={folder}/".encode()
-    found = []
-    for path in PROC.iterdir() if PROC.is_dir() else ():
-        try:
-            mine = path.name.isdigit() and any(v.startswith(mark) for v in (path / "environ").read_bytes().split(b"\0"))
-        except OSError:
-            continue
-        if mine and (row := _row(int(path.name))) is not None:
-            found.append(Process("", int(path.name), row[1]))
-    return found
+    return [
+        Process("", process.pid, when)
+        for process in psutil.process_iter(["environ"])
+        if (process.info["environ"] or {}).get("FLWR_HOME", "").startswith(f"{folder}/")
+        and (when := started(process.pid)) is not None
+    ]
 
 
 def started(pid: int) -> str | None:
-    """When a process started, as the system writes it; None where there is no such process."""
-    _reap(pid)
-    row = _row(pid) if PROC.is_dir() else _rows_by_ps().get(pid)
-    return row[1] if row is not None else None
-
-
-def _reap(pid: int) -> None:
-    """A child of this process that has ended is not there any more."""
+    """When a process started, in seconds since boot; None where it has exited or is a zombie."""
     try:
-        os.waitpid(pid, os.WNOHANG)
-    except OSError:
-        return
-
-
-def _row(pid: int) -> tuple[int, str] | None:
-    """A process's parent and when it started, as Linux tells; None where it is gone or only not buried yet."""
-    try:
-        # the name of the program comes in brackets and may hold anything
-        state, parent, *rest = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        # since boot, because psutil's own times move whenever the system's clock is set
+        return f"{process.create_time() - psutil.boot_time():.2f}"
+    except psutil.NoSuchProcess:
         return None
-    return None if state == "Z" else (int(parent), rest[17])
 
 
-def _rows_by_ps() -> dict[int, tuple[int, str]]:
-    """The same of all processes, as other systems tell."""
-    command = ["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    rows = [line.split(None, 3) for line in found.stdout.splitlines()]
-    return {int(pid): (int(parent), when) for pid, parent, state, when in rows if not state.startswith("Z")}
+def _with_descendants(pid: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
-def _descendants(pid: int) -> list[Process]:
-    if PROC.is_dir():
-        ids = [int(path.name) for path in PROC.iterdir() if path.name.isdigit()]
-        rows = {id: row for id in ids if (row := _row(id)) is not None}
-    else:
-        rows = _rows_by_ps()
-    family, todo = [], [pid]
-    while todo:
-        parent = todo.pop()
-        children = [id for id, row in rows.items() if row[0] == parent]
-        family += [Process("", child, rows[child][1]) for child in children]
-        todo += children
-    return family
-
-
-def _signal(process: Process, number: signal.Signals) -> None:
-    if process.alive:
-        try:
-            os.kill(process.pid, number)
-        except ProcessLookupError:
-            return
-
-
-def _wait(processes: Sequence[Process], seconds: float) -> list[Process]:
-    """Those that are still there after so many seconds at most."""
-    end = time.monotonic() + seconds
-    left = [p for p in processes if p.alive]
-    while left and time.monotonic() < end:
+def _end(processes: Sequence[psutil.Process], send: Callable[[psutil.Process], None]) -> list[psutil.Process]:
+    """Send processes a signal; returns those that still run after a while."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            send(process)
+    end = time.monotonic() + PATIENCE
+    # not psutil.wait_procs: it takes a zombie that nobody reaps for running
+    while (remaining := [p for p in processes if _runs(p)]) and time.monotonic() < end:
         time.sleep(0.05)
-        left = [p for p in left if p.alive]
-    return left
+    return remaining
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -125,7 +125,7 @@ class RoundExchange:
                 owners |= nodes
                 for heard in exchange.send({node: letter(client) for node, client in nodes.items()}):
                     self._hear(found, owners[heard.node], heard)
-            for heard in exchange.listen():
+            for heard in exchange.receive():
                 self._hear(found, owners[heard.node], heard)
             silent = {owners[node] for node in exchange.waiting} - set(found.answers)
             if not silent and (self._all_said(found) or (self._enough(found) and not asked.last)):
@@ -142,7 +142,7 @@ class RoundExchange:
     def _greet(self, online: Collection[int], round: int) -> None:
         waiting = self._hellos.waiting
         letters = {node: hello for node, hello in self.roll.strangers(online).items() if node not in waiting}
-        for heard in [*self._hellos.send(letters), *self._hellos.listen()]:
+        for heard in [*self._hellos.send(letters), *self._hellos.receive()]:
             try:
                 self.roll.hear(heard, online)
             except Claimed as error:
@@ -159,7 +159,7 @@ class RoundExchange:
         round = asked.training if client in asked.selected else None
         expected = Expected(token=asked.token, client=name, round=round, evaluated=asked.evaluate, **self._expected)
         try:
-            answer = replies.read(heard.note, heard.tensors, expected)
+            answer = replies.read(heard.fields, heard.tensors, expected)
         except replies.Stale:
             return
         except FedapmError as error:

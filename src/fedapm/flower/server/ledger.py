@@ -61,7 +61,7 @@ class Ledger:
             "run": self.run,
             "start": self.start,
             "round": self.round,
-            "clients": {client: outline.note() for client, outline in self.outlines.items()},
+            "clients": {client: outline.to_json() for client, outline in self.outlines.items()},
             "entries": {str(k): [e.accepted, e.contribution] for k, e in sorted(self.entries.items())},
         }
 
@@ -71,5 +71,5 @@ class Ledger:
         entries = {int(k): Entry(str(accepted), str(kept)) for k, (accepted, kept) in note["entries"].items()}
         for entry in entries.values():
             round_of(entry.accepted)
-        outlines = {str(client): DataSummary.read(outline) for client, outline in note["clients"].items()}
+        outlines = {str(client): DataSummary.from_json(outline) for client, outline in note["clients"].items()}
         return cls(str(note["run"]), outlines, str(note["start"]), int(note["round"]), entries)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from fedapm.core.record import RoundRecord
+from fedapm.loggers.console import score_text
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.state import RunState
 
@@ -30,10 +31,6 @@ def summary(record: RoundRecord) -> str:
     """A round in a few words: who answered, and how good the models are."""
     asked, dropped = len(record["selected"]), len(record["dropped"])
     parts = [f"{asked - dropped} of {asked} clients"] if asked else ["before training"]
-    evaluations = record["evaluations"]
-    if evaluations:
-        first = next(iter(evaluations.values()))
-        name = "accuracy" if "accuracy" in first else "train_loss"
-        if name in first:
-            parts.append(f"{name.replace('_', ' ')} {first[name]['mean']:.3f}")
+    if score := score_text(record):
+        parts.append(score)
     return ", ".join(parts)

@@ -79,12 +79,12 @@ class NodeRegistry:
     def _read(self, heard: NodeReply) -> tuple[int, DataSummary]:
         if heard.problem is not None:
             raise FedapmError(heard.problem)
-        if "refused" in heard.note:
-            raise FedapmError(str(heard.note["refused"]))
-        if heard.note.get("protocol") != codec.PROTOCOL or heard.note.get("client") not in self.ids:
+        if "refused" in heard.fields:
+            raise FedapmError(str(heard.fields["refused"]))
+        if heard.fields.get("protocol") != codec.PROTOCOL or heard.fields.get("client") not in self.ids:
             raise FedapmError("its answer names no client of this experiment.")
-        data = heard.note.get("data")
-        return self.ids.index(heard.note["client"]), DataSummary.read(data if isinstance(data, Mapping) else {})
+        data = heard.fields.get("data")
+        return self.ids.index(heard.fields["client"]), DataSummary.from_json(data if isinstance(data, Mapping) else {})
 
     def call(self, link: Transport, wait: float, enough: Callable[[NodeRegistry], bool]) -> None:
         """Ask all nodes who they are until enough clients are there or the time is over."""
@@ -94,7 +94,7 @@ class NodeRegistry:
         while True:
             online = link.online()
             letters = {n: c for n, c in self.strangers(online).items() if n not in exchange.waiting}
-            for heard in [*exchange.send(letters), *exchange.listen()]:
+            for heard in [*exchange.send(letters), *exchange.receive()]:
                 self.hear(heard, online)
             if enough(self) or link.clock() >= end:
                 return

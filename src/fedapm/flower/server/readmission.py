@@ -13,10 +13,8 @@ from fedapm.flower.server.checkpoint import read_checkpoint
 from fedapm.flower.server.contributions import NONE
 from fedapm.flower.transport.version import FRESH
 from fedapm.runs.files import read_json, write_json
-from fedapm.runs.records import CHECKPOINTS
+from fedapm.runs.layout import CHECKPOINTS, READMIT
 from fedapm.simulation.stores.disk import checkpoint_files
-
-READMIT = "readmit"
 
 
 def request(out: Path, client: str) -> str:

@@ -59,7 +59,7 @@ class Expected:
     names: Sequence[str]
 
 
-def read(note: codec.Note, tensors: codec.Tensors, expected: Expected) -> ClientReply:
+def read(note: codec.Fields, tensors: codec.Tensors, expected: Expected) -> ClientReply:
     """A client's answer, or one line that says what is wrong with it."""
     for key, value in (("run", expected.run), ("token", expected.token)):
         if note.get(key) != value:

@@ -27,29 +27,19 @@ from fedapm.flower.server.node_registry import NodeRegistry
 from fedapm.flower.server.readmission import requested
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
-from fedapm.flower.transport.traffic import MESSAGES, MessageLog
+from fedapm.flower.transport.traffic import MessageLog
 from fedapm.flower.transport.transport import Transport
 from fedapm.runs.files import read_json, remove_leftovers, write_atomic, write_json
+from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, CONTRIBUTIONS, ENGINE, EVENTS, INFO, MESSAGES, ROUNDS, TIMINGS
 from fedapm.runs.lock import lock_of
-from fedapm.runs.records import (
-    CHECKPOINTS,
-    CONFIG,
-    ENGINE,
-    INFO,
-    ROUNDS,
-    TIMINGS,
-    WITHOUT_EFFECT,
-    JsonLines,
-    is_run,
-    load_run,
-)
+from fedapm.runs.records import JsonLines, is_run, load_run
 from fedapm.simulation.callbacks import RecordWriter
 from fedapm.simulation.engines.base import Resumed
 from fedapm.simulation.loop import Callback, Loop
 from fedapm.simulation.problem import Model, Problem
 from fedapm.simulation.spec import RunSpec
 
-CONTRIBUTIONS, EVENTS = "contributions", "events.jsonl"
 logger = logging.getLogger(__name__)
 
 
@@ -156,7 +146,7 @@ class Server:
             write_atomic(self.out / CONFIG, tomli_w.dumps(spec.settings))
         ledger = engine.ledger
         why = f"{len(ledger)} clients on nodes of their own"
-        notes = {"engine": engine.name, "why": why, "run": ledger.run, "flower": self.deployment.notes()}
+        notes = {"engine": engine.name, "why": why, "run": ledger.run, "flower": self.deployment.to_json()}
         write_json(self.out / ENGINE, notes)
         clients = [
             {"id": client, "train": o.train, "test": o.test, "classes": o.different}
@@ -208,13 +198,13 @@ def _check_same(out: Path, deployment: Deployment) -> None:
     if notes.get("engine") != FlowerEngine.name or not config.is_file():
         raise FedapmError(f"{out} holds a run that is not one on Flower ({INFO}); choose another folder.")
     old, new = tomllib.loads(config.read_text("utf-8")), deployment.experiment.tables()
-    changed = [setting for setting in differences(old, new) if setting not in WITHOUT_EFFECT]
+    changed = [setting for setting in differences(old, new) if setting not in MAY_CHANGE_ON_RESUME]
     longer = deployment.experiment.engine.rounds > old.get("engine", {}).get("rounds", 0)
     if "engine.rounds" in changed and longer and deployment.experiment.solver.lr_schedule != "cosine":
         changed.remove("engine.rounds")
     # half a contribution could not be taken back
     fixed = ("clients", "keep_contributions")
-    before, now = notes.get("flower", {}), deployment.notes()
+    before, now = notes.get("flower", {}), deployment.to_json()
     changed += [f"flower.{name}" for name in fixed if before.get(name) != now[name]]
     if changed:
         raise FedapmError(f"{out} was run with other settings ({', '.join(changed)}); use them, or another folder.")

@@ -1,6 +1,6 @@
-"""Link: messages out to nodes and their replies in, over Flower's grid.
+"""Send messages to nodes and receive their replies, over Flower's grid.
 
-Flower's own exchange looks for replies every three seconds; this one looks twice a second.
+Flower's own ``send_and_receive`` polls for replies every three seconds; this polls twice a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedapm.flower.transport import codec
 from fedapm.flower.transport.traffic import Traffic
 
 POLL = 0.5
-"""Seconds between two looks for replies."""
+"""Seconds between two polls for replies."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class NodeReply:
     """A node's reply, or why there is none."""
 
     node: int
-    note: codec.Note = field(default_factory=dict)
+    fields: codec.Fields = field(default_factory=dict)
     tensors: codec.Tensors = field(default_factory=dict)
     problem: str | None = None
 
 
 class Transport:
-    """The grid and a clock."""
+    """The grid, a clock, and a count of the traffic."""
 
     def __init__(
         self,
@@ -43,55 +43,62 @@ class Transport:
         self.traffic = Traffic()
 
     def online(self) -> set[int]:
-        """The nodes that are there now."""
+        """The ids of the nodes that are connected now."""
         return set(self.grid.get_node_ids())
 
 
 class Exchange:
-    """One announcement: whatever is sent in it, however often, its replies are heard here and nowhere else."""
+    """Messages of one kind, and the replies to them and to no others.
 
-    def __init__(self, link: Transport, kind: str, group: str, lifetime: float) -> None:
-        self.link, self.kind, self.group, self.lifetime = link, kind, group, lifetime
-        self._open: dict[str, int] = {}
+    Args:
+        transport: How messages travel.
+        kind: Flower's message type.
+        group: Flower's group id.
+        lifetime: Seconds until the SuperLink drops a message.
+    """
+
+    def __init__(self, transport: Transport, kind: str, group: str, lifetime: float) -> None:
+        self.transport, self.kind, self.group, self.lifetime = transport, kind, group, lifetime
+        self._pending: dict[str, int] = {}
 
     @property
     def waiting(self) -> set[int]:
-        """The nodes that have a message and have not replied to it."""
-        return set(self._open.values())
+        """The nodes that were sent a message and have not replied yet."""
+        return set(self._pending.values())
 
-    def send(self, letters: Mapping[int, RecordDict]) -> list[NodeReply]:
-        """Send each node its message; what cannot be sent is told at once."""
+    def send(self, contents: Mapping[int, RecordDict]) -> list[NodeReply]:
+        """Send each node its message; returns a reply with a problem for each that could not be sent."""
         messages = [
             Message(content, node, self.kind, ttl=self.lifetime, group_id=self.group)
-            for node, content in letters.items()
+            for node, content in contents.items()
         ]
-        ids = list(self.link.grid.push_messages(messages)) if messages else []
+        ids = list(self.transport.grid.push_messages(messages)) if messages else []
         ids += [""] * (len(messages) - len(ids))
         failed = []
-        for (node, content), id in zip(letters.items(), ids, strict=True):
+        for (node, content), id in zip(contents.items(), ids, strict=True):
             if id:
-                self._open[id] = node
-                self.link.traffic.out(content)
+                self._pending[id] = node
+                self.transport.traffic.count_sent(content)
             else:
-                failed.append(NodeReply(node, problem="the SuperLink did not take the message"))
+                failed.append(NodeReply(node, problem="the SuperLink did not accept the message"))
         return failed
 
-    def listen(self) -> list[NodeReply]:
-        """The replies that have come since."""
-        if not self._open:
+    def receive(self) -> list[NodeReply]:
+        """The replies that have arrived since the last call."""
+        if not self._pending:
             return []
-        heard = []
-        for message in self.link.grid.pull_messages(set(self._open)):
-            # an error that the SuperLink made up says nothing of the node, so the question tells whose it is
-            node = self._open.pop(message.metadata.reply_to_message_id, None)
+        replies = []
+        for message in self.transport.grid.pull_messages(set(self._pending)):
+            # the SuperLink's own error replies do not name the node, so the message they answer does
+            node = self._pending.pop(message.metadata.reply_to_message_id, None)
             if node is not None:
-                heard.append(_heard(node, message))
+                replies.append(_reply(node, message))
                 if message.has_content():
-                    self.link.traffic.back(message.content)
-        return heard
+                    self.transport.traffic.count_received(message.content)
+        return replies
 
 
-def _heard(node: int, message: Message) -> NodeReply:
+def _reply(node: int, message: Message) -> NodeReply:
     if message.has_error():
         reason = (message.error.reason or "").strip()
         return NodeReply(node, problem=reason.splitlines()[-1] if reason else f"error {message.error.code}")

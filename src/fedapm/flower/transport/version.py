@@ -1,4 +1,4 @@
-"""Names of versions: which of a client's answers is meant, as server and client write it."""
+"""Version ids: the name of a client's state after one of its replies, as server and client both write it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import re
 from fedapm.errors import FedapmError
 
 FRESH = ""
-"""The version of a client that has not been accepted yet: how it starts."""
+"""The version of a client without an accepted reply: its initial state."""
 VERSION = re.compile(r"(\d{6,})-([0-9a-f]{12})")
 
 
 def version_id(round: int, token: str) -> str:
-    """The name of the state that an answer leaves: its round, and the announcement it answers."""
+    """The id of the state after a reply: its round, and the token of the announcement it answers."""
     return f"{round:06d}-{token}"
 
 
 def round_of(version: str) -> int:
-    """The round of a version; 0 for a fresh start."""
-    found = VERSION.fullmatch(version)
-    if found is None and version != FRESH:
-        raise FedapmError(f"{version!r} is not the name of a version.")
-    return int(found[1]) if found is not None else 0
+    """The round of a version; 0 for the initial state."""
+    match = VERSION.fullmatch(version)
+    if match is None and version != FRESH:
+        raise FedapmError(f"{version!r} is not a version id.")
+    return int(match[1]) if match is not None else 0

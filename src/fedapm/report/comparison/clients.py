@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedapm.report.comparison.columns import Column
 from fedapm.report.comparison.series import Series, client_scores
-from fedapm.report.comparison.summary import Column
 from fedapm.runs.records import Run
 
 Scores = list[float | None]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from fedapm.report import numbers
+from fedapm.report.metrics import BUILT_IN, MAIN, MetricInfo
+from fedapm.report.numbers import lower_first
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class Column:
     title: str
     higher_is_better: bool
     unit: str = ""
+    metric: str = ""
+    """The metric it is about, if any."""
+    statistic: Literal["mean", "worst10", "best"] = "mean"
+    """Over clients in the last round, over the worst tenth of them, or over clients in the best round."""
 
     @property
     def percentage(self) -> bool:
@@ -67,30 +74,44 @@ class Column:
         return f"± {numbers.in_scale_of(cell.std, cell.mean)}"
 
 
-ACCURACY = Column("accuracy", "Accuracy", True, "%")
-TEST_LOSS = Column("test_loss", "Test loss", False)
-LAST_ROUND = (
-    ACCURACY,
-    Column("f1", "F1", True, "%"),
-    Column("auc", "AUC", True, "%"),
-    Column("worst10_accuracy", "Worst 10%", True, "%"),
-    TEST_LOSS,
-    Column("worst10_test_loss", "Worst 10% loss", False),
-    Column("train_loss", "Training loss", False),
-    Column("drift", "Drift", False),
-    Column("megabytes", "Sent", False, "MB"),
-)
-"""What the last evaluated round says."""
-BEST_ROUND = (
-    Column("best_round_accuracy", "Best accuracy", True, "%"),
-    Column("best_round_f1", "Best F1", True, "%"),
-    Column("best_round_auc", "Best AUC", True, "%"),
-)
-"""What the best round says, picked with the test data: the paper's way of reporting."""
-COLUMNS = (*LAST_ROUND, *BEST_ROUND)
+WORST, BEST = "worst10_", "best_round_"
+DRIFT = Column("drift", "Drift", False)
+SENT = Column("megabytes", "Sent", False, "MB")
+
+
+def metric_column(metric: MetricInfo) -> Column:
+    """The mean over clients in the last round."""
+    return Column(metric.name, metric.title, metric.higher_is_better, metric.unit, metric.name)
+
+
+def table_columns(metrics: Sequence[MetricInfo]) -> tuple[Column, ...]:
+    """Everything a table may hold, in order.
+
+    First what the last evaluated round says: scores, losses, metrics that are not built in, drift and traffic. Then
+    the best round of each score, picked with the test data, which is the paper's way of reporting.
+    """
+    columns: list[Column] = []
+    built_in = [metric for metric in metrics if metric.name in BUILT_IN]
+    for higher_is_better, worst_title in ((True, "Worst 10%"), (False, "Worst 10% loss")):
+        scores = [m for m in built_in if m.data == "test" and m.higher_is_better is higher_is_better]
+        columns += [metric_column(metric) for metric in scores]
+        columns += [_worst(metric, worst_title) for metric in scores if metric.name in MAIN]
+    columns += [metric_column(metric) for metric in built_in if metric.data != "test"]
+    columns += [metric_column(metric) for metric in metrics if metric.name not in BUILT_IN]
+    best = [_best(metric) for metric in metrics if metric.data == "test" and metric.higher_is_better]
+    return (*columns, DRIFT, SENT, *best)
 
 
 def plainly_titled(column: Column) -> Column:
     """A column of the best round under the title its score has, for a table that is about nothing else."""
-    same = next(one for one in LAST_ROUND if one.field == column.field.removeprefix("best_round_"))
-    return replace(column, title=same.title)
+    title = column.title.removeprefix("Best ")
+    return replace(column, title=title[:1].upper() + title[1:])
+
+
+def _worst(metric: MetricInfo, title: str) -> Column:
+    return replace(metric_column(metric), field=WORST + metric.name, title=title, statistic="worst10")
+
+
+def _best(metric: MetricInfo) -> Column:
+    title = f"Best {lower_first(metric.title)}"
+    return replace(metric_column(metric), field=BEST + metric.name, title=title, statistic="best")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedapm.report.comparison.series import Series, score, sent_bytes
-from fedapm.report.numbers import finite
+from fedapm.report.metrics import MetricInfo
+from fedapm.report.numbers import finite, lower_first, slug
 from fedapm.runs.records import Run
 
 Reading = Callable[[Series, Run], dict[int, float]]
@@ -35,7 +36,6 @@ class Quantity:
     axis: str
     read: Reading
     percentage: bool = False
-    may_be_log: bool = True
     per_view: bool = True
 
 
@@ -59,10 +59,13 @@ def of_round(value: Callable[[dict[str, Any]], Any]) -> Reading:
     return read
 
 
-QUANTITIES = (
-    Quantity("train-loss", "Training loss", "training loss", of_evaluation("train_loss")),
-    Quantity("accuracy", "Accuracy", "accuracy (%)", of_evaluation("accuracy"), percentage=True, may_be_log=False),
-    Quantity("test-loss", "Test loss", "test loss", of_evaluation("test_loss")),
+def of_metric(metric: MetricInfo) -> Quantity:
+    """A metric as something to draw."""
+    axis = lower_first(metric.title) + (f" ({metric.unit})" if metric.unit else "")
+    return Quantity(slug(metric.name), metric.title, axis, of_evaluation(metric.name), metric.percentage)
+
+
+OF_ROUNDS = (
     Quantity("drift", "Client drift", "drift ‖uᵢ − ū‖", of_round(lambda row: row.get("drift")), per_view=False),
     Quantity(
         "stationarity",

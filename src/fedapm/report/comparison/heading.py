@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedapm.core.metrics import AUC
 from fedapm.report.comparison.series import Group, tidy
 from fedapm.report.comparison.summary import SummaryRow
 from fedapm.report.numbers import counted, listed, spread_of
@@ -43,7 +44,7 @@ def _seeds(seeds: list[int]) -> str:
 
 def auc_note(rows: Sequence[SummaryRow]) -> str:
     """How many clients the AUC is about."""
-    counted_clients = [number for row in rows if row.auc.values for number in row.auc_clients]
+    counted_clients = [number for row in rows if row.cells[AUC.name].values for number in row.auc_clients]
     if not counted_clients:
         return ""
     total = max(row.clients for row in rows)

@@ -6,17 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fedapm.report.comparison.columns import Column, Estimate
 from fedapm.report.comparison.series import ALONE
-from fedapm.report.comparison.summary import Column, Estimate, SummaryRow
+from fedapm.report.comparison.summary import SummaryRow
 from fedapm.report.evaluated_on import JudgedBy
-from fedapm.report.numbers import counted, fixed, listed
+from fedapm.report.numbers import counted, fixed, listed, lower_first
 from fedapm.report.significance import paired_difference
 
 
 def lead_sentences(rows: Sequence[SummaryRow], main: Column, comparable: bool, judged: JudgedBy) -> list[str]:
     """A paragraph or two about the main score, which is called a validation score where it is one."""
     if judged == "validation" and main.percentage:
-        main = replace(main, title=f"Validation {main.title.lower()}")
+        main = replace(main, title=f"Validation {lower_first(main.title)}")
     rows = [row for row in rows if row.cell(main).values]
     if not rows:
         return ["No model was evaluated, so there is nothing to say about how good the models are."]
@@ -39,14 +40,14 @@ def _single(row: SummaryRow, main: Column) -> str:
     worst = row.worst10(main)
     tenth = f" The worst tenth of the clients has {_text(worst, main)}." if worst.values else ""
     return (
-        f"{row.label} ends with a mean {main.title.lower()} of {_amount(row, main)} over "
+        f"{row.label} ends with a mean {lower_first(main.title)} of {_amount(row, main)} over "
         f"{counted(row.clients, 'client')}{seeds}.{tenth}{unfinished}"
     )
 
 
 def _ahead(first: SummaryRow, second: SummaryRow, main: Column) -> str:
     quality = "highest" if main.higher_is_better else "lowest"
-    name = main.title.lower()
+    name = lower_first(main.title)
     if math.isclose(first.cell(main).mean or 0.0, second.cell(main).mean or 0.0, rel_tol=1e-12):
         return f"{first.label} and {second.label} share the {quality} mean {name}, {_amount(first, main)}."
     start = (

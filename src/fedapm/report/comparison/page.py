@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from fedapm.report.comparison import heading, sections, settings, warnings
 from fedapm.report.comparison.clients import ClientScores, client_table
-from fedapm.report.comparison.columns import BEST_ROUND, plainly_titled
+from fedapm.report.comparison.columns import SENT, plainly_titled
 from fedapm.report.comparison.differences import difference_text, interval_text
 from fedapm.report.comparison.headline import lead_sentences
-from fedapm.report.comparison.published import SCORES, publication, published_data
+from fedapm.report.comparison.published import publication, published_data
 from fedapm.report.comparison.series import all_series, group_runs, same_data
 from fedapm.report.comparison.summary import SummaryRow, best_round_columns, filled_columns, main_column, summary_table
-from fedapm.report.comparison.targets import SENT, Target
 from fedapm.report.evaluated_on import judged_by, validation_sentence, wording
 from fedapm.report.figures.clients import draw_spread
 from fedapm.report.figures.curves import MOST_POINTS
@@ -24,7 +23,7 @@ from fedapm.report.templates import fill
 from fedapm.runs.records import Run
 
 
-def render(runs: Sequence[Run], targets: Sequence[Target] = ()) -> str:
+def render(runs: Sequence[Run], targets: Mapping[str, float] | None = None) -> str:
     """The whole report as HTML."""
     groups = group_runs(runs)
     series = all_series(groups)
@@ -56,7 +55,7 @@ def render(runs: Sequence[Run], targets: Sequence[Target] = ()) -> str:
         differences=sections.differences(rows, main, looks) if comparable else None,
         difference_text=difference_text,
         interval_text=interval_text,
-        targets=sections.targets(counting, targets, rows, main),
+        targets=sections.targets(counting, targets or {}, rows, main),
         sent=SENT,
         curves=sections.curve_pairs(series, looks, main, published_data(counting), say),
         drift=sections.drift_bars(groups, rows, series, looks),
@@ -64,9 +63,7 @@ def render(runs: Sequence[Run], targets: Sequence[Target] = ()) -> str:
         thinned=any(len(run.rounds) > MOST_POINTS for run in counting),
         most_points=MOST_POINTS,
         published=publication(counting, rows),
-        published_scores=SCORES,
         published_by=SOURCE,
-        best_round=BEST_ROUND,
         clients=clients,
         spread=draw_spread(clients, by_name, looks) if clients else None,
         gains=sections.gain_figures(clients, looks) if clients else [],

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedapm.core.metrics import ACCURACY, AUC, F1
 from fedapm.report import published
-from fedapm.report.comparison.columns import BEST_ROUND, Estimate
+from fedapm.report.comparison.columns import BEST, Column, Estimate, metric_column
 from fedapm.report.comparison.curves import Quantity
 from fedapm.report.comparison.series import Series
 from fedapm.report.comparison.summary import SummaryRow
 from fedapm.report.evaluated_on import data_settings
 from fedapm.report.figures.curves import PublishedLine
 from fedapm.report.figures.style import Style
+from fedapm.report.metrics import MetricInfo
 from fedapm.report.numbers import spread_of
 from fedapm.runs.records import Run
 
-SCORES = (("accuracy", "Accuracy"), ("f1", "F1"), ("auc", "AUC"))
-DRAWN = {"accuracy": "accuracy", "drift": "drift"}
+SCORES = tuple(metric_column(MetricInfo.of(metric.describe())) for metric in (ACCURACY, F1, AUC))
+"""What was published."""
+DRAWN = {ACCURACY.name: "accuracy", "drift": "drift"}
 """Which published curve goes with which quantity of the report."""
 BY_LABEL_SKEW = frozenset({"cifar10", "crisismmd"})
 SUMMED_LOSS = frozenset({"cifar10"})
@@ -32,13 +35,13 @@ class Pair:
     published: published.Scores
     here: SummaryRow | None
 
-    def published_text(self, score: str) -> str:
+    def published_text(self, score: Column) -> str:
         """A published score, in per cent with the digits it was published with."""
-        return f"{100 * getattr(self.published, score):.1f}"
+        return f"{100 * getattr(self.published, score.field):.1f}"
 
-    def here_cell(self, place: int) -> Estimate:
+    def here_cell(self, score: Column) -> Estimate:
         """The best round of the score measured here."""
-        return self.here.cell(BEST_ROUND[place]) if self.here is not None else Estimate({})
+        return self.here.cells[BEST + score.field] if self.here is not None else Estimate({})
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,13 @@ class Publication:
     """Rows of the report the paper has nothing on."""
     why_not_comparable: str
     about_curves: str
+    scores: tuple[Column, ...] = SCORES
 
 
 def publication(runs: Sequence[Run], rows: Sequence[SummaryRow]) -> Publication | None:
     """Published scores beside the rows of a report; None where nothing was published on its data set."""
     name = published_data(runs)
-    if name is None or not any(row.accuracy.values for row in rows):
+    if name is None or not any(row.cell(SCORES[0]).values for row in rows):
         return None
     pairs = []
     for scores in published.table(name):

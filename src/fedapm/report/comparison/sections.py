@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
 from fedapm.report.comparison.clients import ClientScores
-from fedapm.report.comparison.columns import ACCURACY, Column
-from fedapm.report.comparison.curves import QUANTITIES
+from fedapm.report.comparison.columns import Column
+from fedapm.report.comparison.curves import OF_ROUNDS, of_metric
 from fedapm.report.comparison.differences import Against, against_references
 from fedapm.report.comparison.drift import FinalDrifts, final_drifts
 from fedapm.report.comparison.published import published_lines
 from fedapm.report.comparison.series import Group, Series
 from fedapm.report.comparison.summary import SummaryRow
-from fedapm.report.comparison.targets import Target, TargetTable, choose_targets, longest_gap, target_tables
+from fedapm.report.comparison.targets import TargetTable, choose_targets, longest_gap, named_targets, target_tables
 from fedapm.report.figures.clients import draw_gains
 from fedapm.report.figures.curves import draw_curves, lines_of
 from fedapm.report.figures.differences import cut_off, draw_differences
 from fedapm.report.figures.drift import draw_drift
 from fedapm.report.figures.style import Style
+from fedapm.report.metrics import BUILT_IN, featured, metrics_of
 from fedapm.report.numbers import spread_of
 from fedapm.runs.records import Run
 
@@ -81,11 +82,10 @@ class Targets:
 def curve_pairs(
     series: Sequence[Series], looks: dict[str, Style], main: Column, data: str | None, say: Say
 ) -> list[CurvePair]:
-    """All curves that have something to show; test loss only where it is the main score."""
+    """All curves that have something to show."""
     pairs = []
-    for quantity in QUANTITIES:
-        if quantity.key == "test-loss" and main.field == ACCURACY.field:
-            continue
+    metrics = metrics_of([run for one in series for run in one.group.runs])
+    for quantity in (*map(of_metric, featured(metrics, main.field)), *OF_ROUNDS):
         quantity = replace(quantity, title=say(quantity.title), axis=say(quantity.axis))
         lines = lines_of(quantity, series, looks)
         if lines:
@@ -127,15 +127,18 @@ def differences(rows: Sequence[SummaryRow], main: Column, looks: dict[str, Style
     return Differences(common, same, found, figures, any(map(cut_off, found)), one_seed)
 
 
-def targets(runs: Sequence[Run], given: Sequence[Target], rows: Sequence[SummaryRow], main: Column) -> Targets | None:
+def targets(
+    runs: Sequence[Run], levels: Mapping[str, float], rows: Sequence[SummaryRow], main: Column
+) -> Targets | None:
     """When models are at the targets that were given, or at some chosen from these runs; None for a single model."""
-    wanted = list(given)
+    wanted = named_targets(runs, levels)
     if not wanted and len(rows) > 1:
-        wanted = choose_targets(runs, ("train_loss", main.field))
+        metrics = featured(metrics_of(runs), main.field)
+        wanted = choose_targets(runs, [m for m in metrics if m.name in (*BUILT_IN, main.field)])
     tables, unknown = target_tables(runs, wanted)
     if not tables and not unknown:
         return None
-    return Targets(tables, unknown, not given, longest_gap(runs))
+    return Targets(tables, unknown, not levels, longest_gap(runs))
 
 
 def gain_figures(clients: ClientScores, looks: dict[str, Style]) -> list[GainFigure]:

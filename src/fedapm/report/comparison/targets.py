@@ -3,49 +3,39 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from itertools import pairwise
 from pathlib import Path
 
 from fedapm.errors import FedapmError
-from fedapm.report.comparison.columns import Column, Estimate
+from fedapm.report.comparison.columns import Estimate
 from fedapm.report.comparison.series import Series, all_series, best_score, group_runs, score, sent_bytes, tidy
+from fedapm.report.metrics import MetricInfo, metrics_of
 from fedapm.report.numbers import finite, fixed, tick
 from fedapm.runs.files import read_json
+from fedapm.runs.layout import COMPARE_INFO
 from fedapm.runs.records import Run
-
-FILE = "compare.json"
-LOSSES = frozenset({"train_loss", "test_loss"})
-TITLES = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "train_loss": "Training loss", "test_loss": "Test loss"}
-SENT = Column("megabytes", "Sent", False, "MB")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A level of a score; a loss is reached from above, everything else from below."""
+    """A level of a metric; a loss is reached from above, a score from below."""
 
-    metric: str
+    metric: MetricInfo
     level: float
     chosen: bool
     """Whether it was picked from the very runs it is used on, because nobody named one."""
 
     @property
-    def rises(self) -> bool:
-        """Whether higher is better."""
-        return self.metric not in LOSSES
-
-    @property
     def title(self) -> str:
         """The level in words."""
-        name = TITLES.get(self.metric, tidy(self.metric))
-        share = self.metric in {"accuracy", "f1", "auc"}
-        return f"{name} {tick(100 * self.level) + '%' if share else tick(self.level)}"
+        return f"{self.metric.title} {tick(100 * self.level) + '%' if self.metric.percentage else tick(self.level)}"
 
     def reached(self, value: float) -> bool:
         """Whether a value is at the level or beyond it."""
-        return value >= self.level if self.rises else value <= self.level
+        return value >= self.level if self.metric.higher_is_better else value <= self.level
 
 
 @dataclass(frozen=True)
@@ -83,32 +73,38 @@ class TargetTable:
     rows: list[TargetRow]
 
 
-def read_targets(folder: Path) -> list[Target]:
-    """The targets that the comparison in a folder was given; none where it says nothing about them."""
-    path = folder / FILE
+def read_targets(folder: Path) -> dict[str, float]:
+    """The levels that the comparison in a folder was given, by metric; none where it says nothing about them."""
+    path = folder / COMPARE_INFO
     if not path.is_file():
-        return []
-    found = read_json(path).get("targets") or {}
-    if not isinstance(found, dict):
+        return {}
+    levels = read_json(path).get("targets") or {}
+    if not isinstance(levels, dict):
         raise FedapmError(
             f"'targets' in {path} should hold levels by the name of a score, such as {{\"accuracy\": 0.6}}."
         )
-    for name, level in found.items():
+    for name, level in levels.items():
         if finite(level) is None:
             raise FedapmError(f"the target {name!r} in {path} is {level!r}; give a number.")
-    return [Target(name, float(level), chosen=False) for name, level in found.items()]
+    return {str(name): float(level) for name, level in levels.items()}
 
 
-def choose_targets(runs: Sequence[Run], metrics: Sequence[str]) -> list[Target]:
-    """For each score the level that half of the models reach in all their seeds, with two digits."""
+def named_targets(runs: Sequence[Run], levels: Mapping[str, float]) -> list[Target]:
+    """The targets for some levels by metric; a metric that nobody describes counts as a score."""
+    metrics = {metric.name: metric for metric in metrics_of(runs)}
+    return [Target(metrics.get(name, MetricInfo(name, tidy(name))), level, False) for name, level in levels.items()]
+
+
+def choose_targets(runs: Sequence[Run], metrics: Sequence[MetricInfo]) -> list[Target]:
+    """For each metric the level that half of the models reach in all their seeds, with two digits."""
     series = all_series(group_runs(runs))
-    found = []
+    targets = []
     for metric in metrics:
-        rises = metric not in LOSSES
-        levels = [level for one in series if (level := _common_level(one, metric, rises)) is not None]
+        levels = [level for one in series if (level := _common_level(one, metric)) is not None]
         if levels:
-            found.append(Target(metric, _outwards(statistics.median(levels), rises), chosen=True))
-    return found
+            level = _outwards(statistics.median(levels), metric.higher_is_better)
+            targets.append(Target(metric, level, chosen=True))
+    return targets
 
 
 def target_tables(runs: Sequence[Run], targets: Sequence[Target]) -> tuple[list[TargetTable], list[str]]:
@@ -120,7 +116,7 @@ def target_tables(runs: Sequence[Run], targets: Sequence[Target]) -> tuple[list[
         if rows:
             tables.append(TargetTable(target, sorted(rows, key=_quickest)))
         else:
-            unknown.append(tidy(target.metric))
+            unknown.append(target.metric.title)
     return tables, unknown
 
 
@@ -134,7 +130,7 @@ def longest_gap(runs: Sequence[Run]) -> int:
 
 
 def _row(series: Series, target: Target) -> TargetRow | None:
-    runs = [run for run in series.group.runs if best_score(series, run, target.metric) is not None]
+    runs = [run for run in series.group.runs if best_score(series, run, target.metric.name) is not None]
     if not runs:
         return None
     first = {run.seed: _first_round(series, run, target) for run in runs}
@@ -149,7 +145,7 @@ def _row(series: Series, target: Target) -> TargetRow | None:
 
 def _first_round(series: Series, run: Run, target: Target) -> int | None:
     for number, evaluation in series.evaluations(run):
-        value = score(evaluation, target.metric)
+        value = score(evaluation, target.metric.name)
         if value is not None and target.reached(value):
             return int(number)
     return None
@@ -159,20 +155,20 @@ def _sent_until(run: Run, number: int | None) -> float | None:
     return next((sent_bytes(row) / 1e6 for row in run.rounds if row["round"] == number), None)
 
 
-def _common_level(series: Series, metric: str, rises: bool) -> float | None:
+def _common_level(series: Series, metric: MetricInfo) -> float | None:
     """What every seed of a model reaches in some round."""
-    best = [best_score(series, run, metric, rises) for run in series.group.runs]
-    there = [value for value in best if value is not None]
-    return (min if rises else max)(there) if there else None
+    best = [best_score(series, run, metric.name, metric.higher_is_better) for run in series.group.runs]
+    reached = [value for value in best if value is not None]
+    return (min if metric.higher_is_better else max)(reached) if reached else None
 
 
-def _outwards(value: float, rises: bool) -> float:
+def _outwards(value: float, higher_is_better: bool) -> float:
     """Two digits of a number, on the side where the level is still reached."""
     exact = Decimal(repr(value))
     if not exact:
         return value
     digits = Decimal(1).scaleb(exact.adjusted() - 1)
-    return float(exact.quantize(digits, rounding=ROUND_FLOOR if rises else ROUND_CEILING))
+    return float(exact.quantize(digits, rounding=ROUND_FLOOR if higher_is_better else ROUND_CEILING))
 
 
 def _quickest(row: TargetRow) -> tuple[float, float, str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedapm.core.metrics import TRAIN_LOSS
 from fedapm.report.comparison.series import Group, all_series, client_scores, same_data
 from fedapm.report.evaluated_on import data_settings, judged_by, settings_of, validation_sentence, validation_share
 from fedapm.report.numbers import counted, finite, listed
-from fedapm.runs.records import WITHOUT_EFFECT, Run
+from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.records import Run
 
 _STATUS = {
     "running": "is still running or was stopped without notice",
@@ -60,7 +62,7 @@ def clients_without_loss(groups: Sequence[Group]) -> list[str]:
     sentences = []
     for one in all_series(groups):
         for run in one.group.runs:
-            losses = client_scores(one.last(run), "train_loss")
+            losses = client_scores(one.last(run), TRAIN_LOSS.name)
             lost = sum(loss is None for loss in losses)
             if lost:
                 sentences.append(
@@ -144,7 +146,7 @@ def _fate(run: Run) -> str:
 
 def _differing_settings(runs: Sequence[Run]) -> list[str]:
     settings = [_flat(settings_of(run)) for run in runs]
-    names = sorted({name for one in settings for name in one} - WITHOUT_EFFECT)
+    names = sorted({name for one in settings for name in one} - MAY_CHANGE_ON_RESUME)
     return [
         name
         for name in names

@@ -12,9 +12,11 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as MplPath
 
 from fedapm.report.comparison.clients import ClientRow, ClientScores
-from fedapm.report.comparison.summary import Column, SummaryRow
+from fedapm.report.comparison.columns import Column
+from fedapm.report.comparison.summary import SummaryRow
 from fedapm.report.figures.canvas import INK, as_html, drawing, name_rows, new_figure, round_ticks
 from fedapm.report.figures.style import Style
+from fedapm.report.numbers import lower_first
 
 MOST_DOTS = 120
 MOST_HATCHED = 60
@@ -47,7 +49,7 @@ def draw_spread(table: ClientScores, rows: dict[str, SummaryRow], looks: dict[st
                 axes.plot(factor * worst, place, "<", color=INK, markersize=5, zorder=4)
         name_rows(axes, [row.series.name for row in shown])
         unit = " (%)" if table.column.percentage else ""
-        axes.set_xlabel(f"{table.column.title.lower()}{unit}")
+        axes.set_xlabel(f"{lower_first(table.column.title)}{unit}")
         round_ticks(axes.xaxis)
         ends = ", ".join(f"{row.series.name} {_extent(row.every_score, table.column)}" for row in shown)
         return as_html(figure, "clients-spread", f"{table.column.title}{unit} of the clients: {ends}.")

@@ -177,7 +177,7 @@ def _scaled(whole: Curve, factor: float) -> Curve:
 def _scale_values(axes: Axes, values: Sequence[float], quantity: Quantity) -> None:
     """Powers of ten where values differ by more than a linear axis can show; the axis says so."""
     low, high = min(values), max(values)
-    if quantity.may_be_log and low > 0 and high / low > LOG_FROM:
+    if not quantity.percentage and low > 0 and high / low > LOG_FROM:
         axes.set_yscale("log")
         axes.set_ylabel(f"{quantity.axis}, log scale")
         power_ticks(axes.yaxis, high / low)

@@ -11,6 +11,7 @@ from fedapm.report.comparison.columns import Column
 from fedapm.report.comparison.differences import Against, difference_text, interval_text
 from fedapm.report.figures.canvas import INK, as_html, drawing, name_rows, new_figure, round_ticks, short
 from fedapm.report.figures.style import Style
+from fedapm.report.numbers import lower_first
 from fedapm.report.significance import Difference
 
 CUT_FROM = 6.0
@@ -38,7 +39,7 @@ def draw_differences(against: Against, looks: dict[str, Style], main: Column, na
         name_rows(axes, [label for label, _ in shown])
         round_ticks(axes.xaxis, 5)
         unit = " (points)" if main.percentage else ""
-        axes.set_xlabel(f"{main.title.lower()} minus that of {short(against.reference, 18)}{unit}")
+        axes.set_xlabel(f"{lower_first(main.title)} minus that of {short(against.reference, 18)}{unit}")
         each = ", ".join(_in_words(label, found, main) for label, found in shown)
         return as_html(figure, name, f"{main.title} minus that of {against.reference}{unit}: {each}.")
 

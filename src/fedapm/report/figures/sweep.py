@@ -16,7 +16,7 @@ from fedapm.report.comparison.columns import Column, Estimate
 from fedapm.report.comparison.curves import Curve, Quantity
 from fedapm.report.figures.canvas import LOG_FROM, as_html, drawing, new_figure, power_ticks, round_ticks, short
 from fedapm.report.figures.style import MARKERS, Style
-from fedapm.report.numbers import plain
+from fedapm.report.numbers import lower_first, plain
 from fedapm.report.sweep.axis import ValueAxis
 
 HEIGHT = 2.65
@@ -77,7 +77,7 @@ def draw_values(column: Column, axis: ValueAxis, lines: Sequence[ValueLine], nam
             _draw_line(axes, line, factor, shift, axis.numeric)
         axis.dress(axes)
         unit = " (%)" if column.percentage else ""
-        axes.set_ylabel(f"{column.title.lower()}{unit}")
+        axes.set_ylabel(f"{lower_first(column.title)}{unit}")
         means = [factor * cell.mean for line in lines for cell in line.cells if cell.mean is not None]
         _scale(axes, means, not column.percentage)
         return as_html(figure, name, _told(column, axis, lines))
@@ -99,7 +99,7 @@ def draw_rounds(quantity: Quantity, lines: Sequence[RoundLine], name: str) -> Ma
         round_ticks(axes.xaxis, integer=True)
         axes.set_xlim(left=0)
         values = [factor * v for line in lines for v in (*line.curve.low, *line.curve.high)]
-        _scale(axes, values, quantity.may_be_log)
+        _scale(axes, values, not quantity.percentage)
         ends = ", ".join(f"{line.name}: {plain(factor * line.curve.mean[-1], 4)}" for line in lines)
         return as_html(figure, name, f"{quantity.axis} over rounds; last values {ends}.")
 

@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from fedapm.report.comparison import heading
+from fedapm.report.comparison.columns import metric_column
 from fedapm.report.comparison.headline import lead_sentences
 from fedapm.report.comparison.series import all_series, group_runs, same_data
 from fedapm.report.comparison.summary import filled_columns, main_column, summary_table
 from fedapm.report.evaluated_on import judged_by
 from fedapm.report.figures.style import styles, swatch
-from fedapm.report.numbers import finite, percent, plain
+from fedapm.report.metrics import MAIN, MetricInfo, metrics_of
+from fedapm.report.numbers import finite
 from fedapm.report.sweep.headline import sweep_sentences
 from fedapm.report.sweep.page import Drawing, against_values
 from fedapm.report.sweep.runs import read_sweep
 from fedapm.report.templates import fill
 from fedapm.runs.files import read_json, write_atomic
-from fedapm.runs.records import REPORT, find_runs
+from fedapm.runs.layout import PAPER_COMPARE, PAPER_FRACTION, PAPER_RHO, PAPER_TUNE, REPORT, SWEEP_INFO, TUNE_INFO
+from fedapm.runs.records import find_runs
 
-SWEEPS = {"rho": "The penalty ρ", "fraction": "Clients in a round"}
+SWEEPS = {PAPER_RHO: "The penalty ρ", PAPER_FRACTION: "Clients in a round"}
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,12 @@ def write_paper_report(folder: Path) -> Path:
 
 def render_paper(folder: Path) -> str:
     """The page as HTML."""
-    runs = find_runs(folder / "compare")
+    runs = find_runs(folder / PAPER_COMPARE)
     groups = group_runs(runs)
     rows = summary_table(runs)
     main = main_column(rows)
     looks = styles(all_series(groups))
-    search = read_json(folder / "tune" / "tune.json")
+    search = read_json(folder / PAPER_TUNE / TUNE_INFO)
     return fill(
         "paper.html.j2",
         title=f"{heading.title(groups)}: tuned alike and compared",
@@ -80,16 +83,18 @@ def render_paper(folder: Path) -> str:
 
 def tuned_rows(record: Mapping[str, Any]) -> list[TunedRow]:
     """The rows of the table of the search; an unfinished search has none."""
-    shares = record.get("arguments", {}).get("metric") != "test_loss"
-    return [_tuned_row(found, shares) for found in record.get("methods", {}).values()]
+    name = str(record.get("arguments", {}).get("metric", MAIN[0]))
+    metric = next((metric for metric in metrics_of([]) if metric.name == name), MetricInfo(name, name))
+    return [_tuned_row(found, metric) for found in record.get("methods", {}).values()]
 
 
-def _tuned_row(found: Mapping[str, Any], shares: bool) -> TunedRow:
+def _tuned_row(found: Mapping[str, Any], metric: MetricInfo) -> TunedRow:
     def score(value: Any) -> str:
         number = finite(value)
         if number is None:
             return "–"
-        return percent(number) if shares else plain(-number)
+        # the search makes everything larger, so it has the negative of a loss
+        return metric_column(metric).write(number if metric.higher_is_better else -number)
 
     ended = [f"{found[kind]} {kind}" for kind in ("pruned", "diverged") if found.get(kind)]
     settings = ", ".join(f"{key} = {_written(value)}" for key, value in found.get("settings", {}).items())
@@ -114,7 +119,7 @@ def _budget(record: Mapping[str, Any]) -> str:
 def _sweeps(folder: Path) -> list[SweepPart]:
     found = []
     for name, title in SWEEPS.items():
-        if (folder / name / "sweep.json").is_file():
+        if (folder / name / SWEEP_INFO).is_file():
             sweep = read_sweep(folder / name)
             main = main_column([row for point in sweep.points for row in point.rows])
             figures = against_values(sweep, f"{name}-")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedapm.report.comparison.columns import Column
 from fedapm.report.comparison.summary import SummaryRow
-from fedapm.report.numbers import counted, listed
+from fedapm.report.numbers import counted, listed, lower_first
 from fedapm.report.significance import paired_difference
 from fedapm.report.sweep.runs import Point, Sweep
 
@@ -45,7 +45,7 @@ def sweep_sentences(sweep: Sweep, main: Column) -> list[str]:
 
 
 def _best(results: Sequence[Result], main: Column) -> str:
-    quality, name = ("highest" if main.higher_is_better else "lowest"), main.title.lower()
+    quality, name = ("highest" if main.higher_is_better else "lowest"), lower_first(main.title)
     first = results[0]
     if len(results) == 1:
         return f"{_who(first)} has a mean {name} of {_amount(first, main)}; there is nothing to compare it with."
@@ -80,7 +80,7 @@ def _ranges(results: Sequence[Result], main: Column) -> list[str]:
         f"for {label}"
         for label, found in moving.items()
     ]
-    return [f"Over the values tried, the mean {main.title.lower()} goes {listed(told)}."]
+    return [f"Over the values tried, the mean {lower_first(main.title)} goes {listed(told)}."]
 
 
 def _who(result: Result) -> str:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from fedapm.report.comparison import heading, settings, warnings
-from fedapm.report.comparison.columns import Column
-from fedapm.report.comparison.curves import QUANTITIES, curve
+from fedapm.report.comparison.columns import DRIFT, Column
+from fedapm.report.comparison.curves import curve, of_metric
 from fedapm.report.comparison.series import all_series
-from fedapm.report.comparison.summary import ACCURACY, SummaryRow, filled_columns, main_column
+from fedapm.report.comparison.summary import SummaryRow, filled_columns, main_column
 from fedapm.report.evaluated_on import judged_by, validation_sentence, wording
 from fedapm.report.figures.style import Style, styles, swatch
 from fedapm.report.figures.sweep import RoundLine, ValueLine, draw_rounds, draw_values, value_styles
-from fedapm.report.numbers import listed
+from fedapm.report.metrics import featured, metrics_of
+from fedapm.report.numbers import listed, lower_first
 from fedapm.report.sweep.axis import ValueAxis, value_axis
 from fedapm.report.sweep.headline import sweep_sentences
 from fedapm.report.sweep.runs import Model, Point, Sweep, written
@@ -23,9 +24,6 @@ from fedapm.report.sweep.warnings import sweep_troubles
 from fedapm.report.templates import fill
 
 MOST_CURVES = 12
-DRAWN = ("train_loss", "drift")
-"""What is drawn against the values beside the main score."""
-
 
 Say = Callable[[str], str]
 Results = Sequence[tuple[Point, SummaryRow]]
@@ -86,11 +84,13 @@ def against_values(sweep: Sweep, prefix: str = "") -> list[Drawing]:
     say, looks = wording(judged_by(sweep.runs)), styles(all_series(sweep.methods))
     setting, *others = sweep.axes
     axis = value_axis(setting, sweep.axes[setting])
+    main = main_column(rows)
+    drawn = [*(metric.name for metric in featured(metrics_of(sweep.runs), main.field)), DRIFT.field]
     drawings = []
-    for column in [main_column(rows), *(column for column in filled_columns(rows) if column.field in DRAWN)]:
+    for column in [main, *(column for column in filled_columns(rows) if column.field in drawn and column != main)]:
         titled = replace(column, title=say(column.title))
         models = sweep.models
-        if column.field == "drift":
+        if column == DRIFT:
             models = [replace(model, name=model.results[0][0].group.label) for model in models if model.first]
         panels = [_split(model, others) for model in models] if others else [_together(models, looks)]
         for number, (panel, members) in enumerate(panels):
@@ -130,8 +130,9 @@ def _line(name: str, style: Style, results: Results, column: Column, setting: st
 
 def _over_rounds(sweep: Sweep, main: Column, say: Say) -> list[Drawing]:
     """The course of the main score and of the training loss, one figure a model with a curve for each point."""
-    keys = ("accuracy" if main is ACCURACY else "test-loss", "train-loss")
-    quantities = [quantity for key in keys for quantity in QUANTITIES if quantity.key == key]
+    metrics = featured(metrics_of(sweep.runs), main.field)
+    metrics.sort(key=lambda metric: metric.name != main.field)
+    quantities = [of_metric(metric) for metric in metrics]
     drawings = []
     for number, model in enumerate(sweep.models):
         shown = _at_most([result for result in model.results if result[0].state != "diverged"], MOST_CURVES)
@@ -147,7 +148,7 @@ def _over_rounds(sweep: Sweep, main: Column, say: Say) -> list[Drawing]:
             if lines:
                 titled = replace(quantity, axis=say(quantity.axis))
                 svg = draw_rounds(titled, lines, f"rounds-{quantity.key}-{number}")
-                drawings.append(Drawing(f"{model.name}: {say(quantity.title).lower()}{_each(shown)}", svg))
+                drawings.append(Drawing(f"{model.name}: {lower_first(say(quantity.title))}{_each(shown)}", svg))
     return drawings
 
 

@@ -13,10 +13,8 @@ from fedapm.report.comparison.series import Group, Series, tidy
 from fedapm.report.comparison.summary import SummaryRow, summary_table
 from fedapm.report.numbers import tick
 from fedapm.runs.files import read_json, write_atomic
-from fedapm.runs.records import REPORT, Run, is_run, load_run
-
-SWEEP = "sweep.json"
-"""What was varied, and where each run lies."""
+from fedapm.runs.layout import REPORT, SWEEP_INFO
+from fedapm.runs.records import Run, is_run, load_run
 
 State = Literal["complete", "partly", "diverged", "unfinished"]
 
@@ -115,17 +113,17 @@ class Sweep:
 
 def read_sweep(folder: Path) -> Sweep:
     """Read the sweep in a folder."""
-    record = read_json(folder / SWEEP)
+    record = read_json(folder / SWEEP_INFO)
     vary, places = record.get("vary"), record.get("runs")
     if not isinstance(vary, dict) or not isinstance(places, dict) or not vary:
-        raise FedapmError(f"{folder / SWEEP} is not the record of a sweep.")
+        raise FedapmError(f"{folder / SWEEP_INFO} is not the record of a sweep.")
     axes = {str(name): _ordered(values) for name, values in vary.items()}
     found: dict[tuple[str, str, str], list[tuple[Run, dict[str, Any]]]] = {}
     missing = []
     for place, values in places.items():
         relative = PurePosixPath(place)
         if relative.is_absolute() or ".." in relative.parts or not isinstance(values, dict):
-            raise FedapmError(f"{folder / SWEEP} names a run {place!r} that is not in its folder.")
+            raise FedapmError(f"{folder / SWEEP_INFO} names a run {place!r} that is not in its folder.")
         if not is_run(folder / relative):
             missing.append(place)
             continue

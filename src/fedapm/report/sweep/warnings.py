@@ -9,7 +9,8 @@ from fedapm.report.comparison import warnings
 from fedapm.report.evaluated_on import judged_by, settings_of
 from fedapm.report.numbers import counted, listed
 from fedapm.report.sweep.runs import Point, Sweep
-from fedapm.runs.records import WITHOUT_EFFECT, Run
+from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.records import Run
 
 _ENDED = {
     "diverged": "diverged",
@@ -65,7 +66,7 @@ def _mixed(sweep: Sweep) -> list[str]:
     for group in sweep.methods:
         apart = {"engine.seed"} | {_own_name(setting, group.method) for setting in sweep.axes}
         tables = [_flat(settings_of(run)) for run in group.every_run]
-        names = sorted({name for table in tables for name in table} - apart - WITHOUT_EFFECT)
+        names = sorted({name for table in tables for name in table} - apart - MAY_CHANGE_ON_RESUME)
         differing = [name for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
         if differing:
             sentences.append(

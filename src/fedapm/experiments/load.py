@@ -1,0 +1,144 @@
+"""LoadedResult: a run read back from its folder, with every client's model."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from fedapm import models
+from fedapm.algorithms import METHODS, PRESETS
+from fedapm.core import random
+from fedapm.core.record import RoundRecord
+from fedapm.core.samples import Samples
+from fedapm.data.federation import ClientData
+from fedapm.errors import FedapmError
+from fedapm.experiments import build
+from fedapm.experiments.result import BaseResult
+from fedapm.experiments.settings import DataSettings, Experiment, ModelSettings, validated
+from fedapm.runs.export import find_model
+from fedapm.runs.files import read_tensors
+from fedapm.runs.layout import CONFIG
+from fedapm.runs.records import load_run
+from fedapm.simulation.problem import Model, model_factory
+from fedapm.simulation.spec import Tables
+
+
+class LoadedResult(BaseResult):
+    """A run read back from its folder: its history and every client's model.
+
+    Args:
+        folder: A run folder.
+        model: The network, or a function that makes it; needed only for a network of one's own.
+    """
+
+    def __init__(self, folder: str | Path, model: Model | None = None) -> None:
+        self.run = load_run(Path(folder))
+        self.records = cast(list[RoundRecord], self.run.rounds)
+        self._given = model
+        self._made: Model | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is."""
+        return self.run.path
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What run.json says."""
+        return self.run.info
+
+    @property
+    def settings(self) -> Tables:
+        """The settings of the run, as in config.toml."""
+        try:
+            return tomllib.loads(self.run.config)
+        except tomllib.TOMLDecodeError as error:
+            raise FedapmError(f"{self.folder / CONFIG} is not valid TOML: {error}.") from None
+
+    @property
+    def clients(self) -> list[str]:
+        """The ids of the clients, in order."""
+        return [str(client["id"]) for client in self.info["clients"]]
+
+    @property
+    def views(self) -> list[str]:
+        """The names of the models that the method has for each client."""
+        return [str(view) for view in self.info.get("views", ["model"])]
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report as one HTML file."""
+        from fedapm.report import write_report
+
+        return write_report(self.folder, Path(path))
+
+    def _state_dict(self, position: int, view: str) -> dict[str, Tensor]:
+        return read_tensors(find_model(self.run, self.clients[position], view))[0]
+
+    def _module(self, position: int) -> nn.Module:
+        if self._made is None:
+            self._made = self._given if self._given is not None else self._named_network()
+        make, _ = model_factory(self._made)
+        seed, device = self.run.seed, torch.device("cpu")
+        with random.seeded_globally(device, seed, "init"):
+            module = make(self._client(position)).cpu()
+        table = {k: v for k, v in self.settings.get("model", {}).items() if k != "name"}
+        split = validated(ModelSettings, "model", table).rule.apply(module)
+        table = self.settings.get("algorithm", {})
+        if table.get("name") not in METHODS | PRESETS:
+            # a method of the user's own; if it changed the network, the names of its parameters will differ
+            return module
+        algorithm = Experiment.from_tables({"algorithm": table}).algorithm
+        with random.seeded_globally(device, seed, "init of added parts"):
+            module, _ = algorithm.adapt(module, split)
+        return module.cpu()
+
+    def _named_network(self) -> Model:
+        table = self.settings.get("model", {})
+        name = str(table.get("name"))
+        if name not in models.MODELS:
+            label = self.info.get("model", name)
+            raise FedapmError(
+                f"{self.folder} was trained with a network of your own ({label}); give it, as in "
+                "fedapm.load(folder, model=...)."
+            )
+        if "classes" in self.info and "input_shapes" in self.info:
+            classes, shapes = int(self.info["classes"]), self.info["input_shapes"]
+        else:
+            # a folder of an earlier version: only the data itself knows
+            federation = build.federation(validated(DataSettings, "data", self.settings.get("data", {})))
+            classes, shapes = federation.classes, federation.shapes
+        return models.factory(name, classes, table.get("options", {}), shapes)
+
+    def _client(self, position: int) -> ClientData:
+        """A client's id and number of classes, in the form that functions that make networks take."""
+        about = self.info["clients"][position]
+        count = int(about.get("classes", 0))
+        inputs = tuple(torch.zeros(max(count, 1), *shape) for shape in self.info.get("input_shapes", ()))
+        samples = Samples(inputs, torch.arange(count) if count else torch.zeros(1))
+        return ClientData(str(about["id"]), samples, samples[:0])
+
+    def _title(self) -> str:
+        return f"{self.run.label} on {self.info.get('data', 'data')}"
+
+
+def load(folder: str | Path, model: Model | None = None) -> LoadedResult:
+    """Read a run back from the folder that ``train(..., out=...)``, ``Result.save`` or ``fedapm run`` wrote.
+
+    Args:
+        folder: The run folder.
+        model: The network the run was trained with, as it was given to ``train``. It is needed for
+            [model][fedapm.Result.model] and [predict][fedapm.Result.predict] after a run with a network of one's own;
+            networks that ``fedapm list models`` names are rebuilt. A function of a client's data is called with the
+            client's id and number of classes, but without its samples.
+
+    Returns:
+        The history of the run and every client's model.
+
+    Raises:
+        FedapmError: The folder holds no run.
+    """
+    return LoadedResult(folder, model)

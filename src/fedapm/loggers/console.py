@@ -1,0 +1,173 @@
+"""What a person sees on the terminal while something runs: messages and progress, both on stderr."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from functools import cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fedapm.simulation.loop import Callback
+
+if TYPE_CHECKING:
+    from fedapm.core.record import RoundRecord
+    from fedapm.simulation.state import RunState
+
+LINES = 10
+"""Plain lines that the rounds of a run come to where there is no terminal."""
+SECONDS = 10.0
+"""Between two plain lines about other work."""
+RUN_DETAILS = ("fedapm.core", "fedapm.simulation", "fedapm.experiments.run")
+"""Loggers of what concerns a single run, such as which engine it has."""
+
+
+@cache
+def stderr() -> Console:
+    """The one console for stderr, so that messages are printed above a bar and not into it."""
+    return Console(stderr=True)
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints messages as they are; warnings begin with the program's name."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message."""
+        prefix = "fedapm: " if record.levelno >= logging.WARNING else ""
+        try:
+            stderr().print(prefix + record.getMessage(), highlight=False, soft_wrap=True, markup=False, emoji=False)
+        except Exception:  # as every handler: what goes wrong in logging is no reason to stop
+            self.handleError(record)
+
+
+def configure(run_details: bool = True) -> None:
+    """Show fedapm's messages on the terminal. Programs call this once, libraries never do.
+
+    Args:
+        run_details: Whether to show what concerns a single run; a command of many runs has better things to say.
+    """
+    logger = logging.getLogger("fedapm")
+    logger.handlers, logger.propagate = [ConsoleHandler()], False
+    logger.setLevel(logging.INFO)
+    for name in RUN_DETAILS:
+        logging.getLogger(name).setLevel(logging.NOTSET if run_details else logging.WARNING)
+
+
+class ProgressDisplay:
+    """How far some work is: bars with the time left on a terminal, plain lines now and then elsewhere.
+
+    A context manager. ``update`` moves the bar of a name, ``display(name, done, total)`` does so for work whose steps
+    nobody wants to count, such as bytes.
+
+    Args:
+        console: Where to print; stderr if not given.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or stderr()
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._printed: dict[str, float] = {}
+        if self._console.is_terminal:
+            self._bars = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TextColumn("{task.fields[count]}", markup=False),
+                TextColumn("{task.fields[detail]}", markup=False),
+                TimeRemainingColumn(),
+                console=self._console,
+            )
+
+    def __enter__(self) -> ProgressDisplay:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def update(self, name: str, done: int, total: int, detail: str = "", line: str | None = None) -> None:
+        """Show how many steps are done.
+
+        Args:
+            name: What is done; each name has a bar of its own, in the order in which they come.
+            done: Steps that are done.
+            total: Steps there are; 0 where that is unknown.
+            detail: A few words behind the bar.
+            line: What to print where there is no terminal; None prints nothing.
+        """
+        if self._bars is not None:
+            self._move(name, done, total, f"{done}/{total}" if total else f"{done}", detail)
+        elif line is not None:
+            self._console.print(line, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """Show how far work is; without a terminal in a line every few seconds and one at the end."""
+        if self._bars is not None:
+            self._move(name, done, total, f"{done / total:4.0%}" if total else "", "")
+            return
+        now, finished = time.monotonic(), 0 < total <= done
+        last = self._printed.get(name, -math.inf)
+        if (finished and last < math.inf) or now - last >= SECONDS:
+            self._printed[name] = math.inf if finished else now
+            self.update(name, done, total, line=f"{name}: {done:,}{f' of {total:,}' if total else ''}")
+
+    def _move(self, name: str, done: int, total: int, count: str, detail: str) -> None:
+        assert self._bars is not None
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(name, total=None, count="", detail="")
+        self._bars.update(self._tasks[name], completed=done, total=total or None, count=count, detail=detail)
+
+
+class RoundProgress(Callback):
+    """Callback that shows how far a run is.
+
+    Args:
+        label: What to call the run.
+        rounds: How many rounds it has.
+        console: Where to print; stderr if not given.
+    """
+
+    def __init__(self, label: str, rounds: int, console: Console | None = None) -> None:
+        self._label, self._rounds = label, rounds
+        self._display = ProgressDisplay(console)
+        self._display.__enter__()
+        self._display.update(label, 0, rounds)
+
+    def show(self, record: Mapping[str, Any]) -> None:
+        """Show where the run stands after a round."""
+        done, score = int(record["round"]), score_text(record)
+        due = done % max(1, self._rounds // LINES) == 0 or done == self._rounds
+        line = f"{self._label}: round {done}/{self._rounds}{score and '  ' + score}"
+        self._display.update(self._label, done, self._rounds, score, line if due else None)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._display.__exit__(None, None, None)
+
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """Show where the run stands."""
+        del state, seconds
+        self.show(record)
+
+    def on_run_end(self, state: RunState, status: str) -> None:
+        """Leave the terminal as it was."""
+        del state, status
+        self.close()
+
+
+def score_text(record: Mapping[str, Any]) -> str:
+    """The client mean that says most about a round; empty where nothing was evaluated."""
+    if not record["evaluations"]:
+        return ""
+    first = next(iter(record["evaluations"].values()))
+    name = "accuracy" if "accuracy" in first else "train_loss"
+    return f"{name.replace('_', ' ')} {first[name]['mean']:.3f}" if name in first else ""

@@ -1,0 +1,57 @@
+"""Every file and folder name below a folder of results. docs/reference/run-folder.md says what each holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# any folder of results
+REPORT = "report.html"
+CARD = "card.json"
+CARD_TEXT = "card.md"
+SESSIONS = "sessions.jsonl"
+LOCK = ".{name}.lock"
+"""Beside the folder of that name, which may not exist yet."""
+
+# a run
+INFO = "run.json"
+CONFIG = "config.toml"
+ENGINE = "engine.json"
+ROUNDS = "rounds.jsonl"
+TIMINGS = "timings.jsonl"
+CHECKPOINTS = "checkpoints"
+MODELS = "models"
+TENSORBOARD = Path("logs") / "tensorboard"
+MLFLOW = Path("logs") / "mlflow.json"
+
+# what a comparison, a sweep, a search or a paper has beside its runs
+COMPARE_INFO = "compare.json"
+SWEEP_INFO = "sweep.json"
+TUNE_INFO = "tune.json"
+PAPER_INFO = "paper.json"
+MLFLOW_DATABASE = "mlflow.db"
+MLFLOW_ARTIFACTS = "mlflow-artifacts"
+
+# a search
+TUNED = "tuned.toml"
+TRIALS = "trials"
+TRIALS_DATABASE = "trials.db"
+TUNE_LOCK = ".lock"
+
+# the steps of a paper
+PAPER_TUNE = "tune"
+PAPER_COMPARE = "compare"
+PAPER_RHO = "rho"
+PAPER_FRACTION = "fraction"
+
+# a run on Flower
+EVENTS = "events.jsonl"
+MESSAGES = "messages.jsonl"
+CONTRIBUTIONS = "contributions"
+READMIT = "readmit"
+FLOWER_RUN = ".{name}.run.json"
+"""Beside the run folder of that name, on the machine it was submitted from."""
+
+
+def model_file(position: int, view: str = "") -> str:
+    """The name of a client's model below :data:`MODELS`; methods with several models have one file a view."""
+    return f"client-{position:04d}{view and '-' + view}.safetensors"
