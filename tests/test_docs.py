@@ -5,10 +5,14 @@ import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 
 import pytest
+
+from fedapm.runs.records import load_run
+from tests.helpers import plugin
 
 with warnings.catch_warnings():
     # typer 0.20 asks click 8.5 for a name that click means to drop
@@ -49,6 +53,23 @@ def test_the_example_of_a_method_runs(tmp_path, monkeypatch):
     assert accuracy.iloc[-1] > accuracy.iloc[0] + 0.2
     assert found["without"].progress.server.u.equal(found["plain"].progress.server.u)
     assert not found["result"].progress.server.p.equal(found["result"].progress.server.p.zeros())
+
+
+def test_the_example_of_a_package_works(tmp_path):
+    page = ROOT / "docs" / "how-to" / "extend.md"
+    (toml,), (module, script), shown = blocks(page, "toml"), blocks(page, "python"), commands(page)
+    groups = tomllib.loads(toml)["project"]["entry-points"]
+    plugin.install(tmp_path, "my_package", module, groups)
+    outcomes = [plugin.python(tmp_path, "-m", "fedapm", *line) for line in shown]
+    outcomes.append(plugin.python(tmp_path, "-c", script))
+    assert [done.returncode for done in outcomes] == [0, 0, 0], [done.stderr for done in outcomes]
+    assert "FedHalf: FedAvg whose server goes only part of the way." in re.sub(r"\s+", " ", outcomes[0].stdout)
+    run = load_run(tmp_path / "runs" / "half")
+    assert run.info["method"] == "fed-half"
+    assert 0 < run.rounds[-1]["evaluations"]["model"]["top2"]["mean"] <= 1
+    assert "Top2" in (tmp_path / "runs" / "half" / "report.html").read_text("utf-8")
+    assert (tmp_path / "runs" / "half" / "log.txt").read_text("utf-8").count("round") == 3
+    assert "top2" in outcomes[2].stdout
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/own-data.md", "docs/how-to/split-a-network.md"])

@@ -276,7 +276,7 @@ def test_features_may_be_kept_elsewhere(tmp_path: Path) -> None:
         (["inspect", "digits", "--out", "p"], ["png, svg, pdf", "p ends"]),
         (["inspect", "digits", "--set", "engine.rounds=3"], ["[data]", "[engine]"]),
         (["inspect", "digits", "--set", "data.client=3"], ["'data.client'", "'clients'"]),
-        (["inspect", "digits", "--set", "data.partition=natural"], ["digits", "nobody's by nature"]),
+        (["inspect", "digits", "--set", "data.partition=natural"], ["digits", "have no owner"]),
         (["inspect", "digits", "--set", "data.clients=0"], ["client", "0"]),
     ],
     ids=lambda words: " ".join(words)[:60],

@@ -1,4 +1,4 @@
-"""Other packages add data sets and networks through entry points."""
+"""Other packages add methods, data sets, networks, metrics and loggers through entry points."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fedapm.core import registry
 from fedapm.data import DATA_SETS, DataSet, Pool, Source, data_set
 from fedapm.models import MODELS, factory
 from fedapm.runs.records import load_run
+from tests.helpers import plugin
 from tests.helpers.cli import fedapm
 from tests.helpers.unit import refused
 
@@ -95,3 +96,22 @@ def test_a_broken_plug_in_is_left_out_with_a_warning(
     assert any("'broken'" in message and "cannot be loaded" in message for message in messages)
     assert any("'digits'" in message and "already there" in message for message in messages)
     assert data_set("digits").name == "digits"
+
+
+def test_broken_plug_ins_do_not_break_the_command_line(tmp_path: Path) -> None:
+    source = "from fedapm import FedAvg\n\n\ndef helper():\n    pass\n"
+    methods = {"gone": "no_such_module:Method", "helper": "broken:helper", "other-name": "broken:FedAvg"}
+    plugin.install(tmp_path, "broken", source, {"fedapm.methods": methods, "fedapm.metrics": {"number": "sys:maxsize"}})
+    done = plugin.python(tmp_path, "-m", "fedapm", "list", "methods")
+    assert done.returncode == 0, done.stderr
+    assert "fedapm" in done.stdout
+    lines = sorted(done.stderr.splitlines())
+    assert len(lines) == 3, done.stderr
+    reasons = (["'gone'", "no_such_module"], ["'helper'", "no subclass"], ["'other-name'", "'fedavg'"])
+    for line, mentions in zip(lines, reasons, strict=True):
+        assert line.startswith("fedapm: the method ")
+        assert all(word in line for word in mentions), line
+    code = "import fedapm; print(list(fedapm.METRICS))"
+    done = plugin.python(tmp_path, "-c", code)
+    assert "number" not in done.stdout
+    assert "the metric 'number' (sys:maxsize) cannot be loaded" in done.stderr

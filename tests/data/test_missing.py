@@ -80,7 +80,7 @@ def test_a_client_keeps_its_last_modality() -> None:
 def test_an_unknown_modality_is_named() -> None:
     with refused("both", "'giro'", "did you mean 'gyro'"):
         sensors().without({"giro": [0]})
-    with refused("blobs", "'image'", "always there"):
+    with refused("blobs", "'image'", "none of its inputs can be missing"):
         blob_clients().without({"image": [0]})
 
 

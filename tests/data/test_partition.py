@@ -181,8 +181,8 @@ def test_quantity_skew_falls_with_the_concentration() -> None:
     def largest(concentration: float) -> float:
         return float(np.mean([max(map(len, Quantity(10, concentration, 5)(y, stream(s)))) for s in range(20)]))
 
-    found = [largest(concentration) for concentration in (0.05, 1.0, 1000.0)]
-    assert found[0] > 1000 > found[1] > 300 > found[2] > 200
+    sizes = [largest(concentration) for concentration in (0.05, 1.0, 1000.0)]
+    assert sizes[0] > 1000 > sizes[1] > 300 > sizes[2] > 200
 
 
 def test_quantity_skew_leaves_the_mixture_of_classes_alone() -> None:
@@ -202,17 +202,17 @@ owners = st.lists(st.sampled_from(["anna", "bo", "c", "10", "9"]), min_size=12, 
 
 @few
 @given(owners, st.integers(0, 12))
-def test_samples_stay_with_whose_they_are_by_nature(ids: list[str], minimum: int) -> None:
+def test_samples_are_assigned_to_their_owners(ids: list[str], minimum: int) -> None:
     counts = {owner: ids.count(owner) for owner in set(ids)}
     expected = sorted(owner for owner, count in counts.items() if count >= minimum)
     if not expected:
-        with refused(f"nobody has {minimum} samples"):
+        with refused(f"no owner has {minimum} samples"):
             Natural(minimum=minimum)(ids)
         return
     parts = Natural(minimum=minimum)(ids)
     assert list(parts) == expected
     for owner, part in parts.items():
-        assert part.tolist() == [k for k, whose in enumerate(ids) if whose == owner]
+        assert part.tolist() == [k for k, id_ in enumerate(ids) if id_ == owner]
 
 
 @few
@@ -220,7 +220,7 @@ def test_samples_stay_with_whose_they_are_by_nature(ids: list[str], minimum: int
 def test_so_many_clients_are_those_whose_ids_come_first(ids: list[str], count: int) -> None:
     everybody = Natural(minimum=1)(ids)
     if count > len(everybody):
-        with refused(f"{count} clients", f"{len(everybody)} by nature"):
+        with refused(f"{count} clients", f"{len(everybody)} owners"):
             Natural(count, minimum=1)(ids)
         return
     some = Natural(count, minimum=1)(ids)
@@ -231,18 +231,18 @@ def test_so_many_clients_are_those_whose_ids_come_first(ids: list[str], count: i
 def test_who_has_too_little_is_not_counted_among_the_first() -> None:
     ids = ["a"] * 3 + ["b"] * 10 + ["c"] * 12 + ["d"] * 9
     assert list(Natural(2, minimum=9)(ids)) == ["b", "c"]
-    with refused("4 clients", "3 by nature"):
+    with refused("4 clients", "3 owners"):
         Natural(4, minimum=9)(ids)
 
 
 @pytest.mark.parametrize("count", [0, -2])
-def test_nobody_at_all_is_refused(count: int) -> None:
-    with refused(f"{count} clients", "1 by nature"):
+def test_less_than_one_client_is_refused(count: int) -> None:
+    with refused(f"{count} clients", "1 owners"):
         Natural(count, minimum=1)(["a", "a"])
 
 
-def test_samples_that_are_nobodys_have_no_natural_partition() -> None:
-    with refused("nobody's by nature", "data.partition"):
+def test_samples_without_owners_have_no_natural_partition() -> None:
+    with refused("have no owner", "data.partition"):
         Natural()(None)
 
 

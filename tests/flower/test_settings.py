@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("given", "mentions"),
     [
-        ({"minimum": 0}, ["flower.minimum", "at least 1"]),
+        ({"minimum": 0}, ["flower.minimum", "greater than 0"]),
         ({"minimum": 4}, ["flower.minimum = 4", "3 clients"]),
         ({"retries": -1}, ["flower.retries"]),
         ({"timeout": 0}, ["flower.timeout", "seconds"]),

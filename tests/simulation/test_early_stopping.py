@@ -120,4 +120,4 @@ def test_validation_data_and_the_metric_must_be_there() -> None:
 
 def test_every_federation_made_of_one_keeps_its_validation_share() -> None:
     assert blob_clients().validation == 0.0
-    assert blob_clients().for_validation(0.25, seed=0).stored(torch.channels_last).validation == 0.25
+    assert blob_clients().for_validation(0.25, seed=0).with_memory_format(torch.channels_last).validation == 0.25

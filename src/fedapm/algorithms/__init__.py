@@ -24,6 +24,16 @@ from fedapm.core.algorithm import Algorithm
 from fedapm.core.registry import Registry
 from fedapm.errors import FedapmError, did_you_mean
 
+
+def _plugin(name: str, item: Any) -> type[Algorithm]:
+    """A method of another package, under the name that its runs record."""
+    if not (isinstance(item, type) and issubclass(item, Algorithm)):
+        raise FedapmError("it is no subclass of fedapm.Algorithm.")
+    if getattr(item, "name", None) != name:
+        raise FedapmError(f"its class is called {getattr(item, 'name', None)!r}; give both the same name.")
+    return item
+
+
 METHODS: Registry[type[Algorithm]] = Registry(
     "method",
     "fedapm.methods",
@@ -46,6 +56,7 @@ METHODS: Registry[type[Algorithm]] = Registry(
             Local,
         )
     },
+    _plugin,
 )
 """The methods by name, built in or added through the entry points ``fedapm.methods``."""
 

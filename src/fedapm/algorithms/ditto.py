@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import NonNegativeFloat, NonNegativeInt
+
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.search_space import EPOCHS_V, choices, log_range
@@ -29,14 +31,10 @@ class Ditto(Averaging):
     search_grid = (choices("algorithm.lam", 0.01, 0.1, 0.5, 1.0),)
     unit_powers = {"algorithm.lam": -1}
 
-    lam: float = 0.1
+    lam: NonNegativeFloat = 0.1
     """λ: how closely v_i is tied to w."""
-    epochs_v: int | None = None
+    epochs_v: NonNegativeInt | None = None
     """Epochs on the personal model; the solver's if not given."""
-
-    def __post_init__(self) -> None:
-        if self.lam < 0:
-            raise ValueError(f"algorithm.lam = {self.lam} must not be negative.")
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """A client keeps its personal model."""

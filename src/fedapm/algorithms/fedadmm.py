@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import PositiveFloat
+
 from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Upload
 from fedapm.core.search_space import choices, log_range
 from fedapm.core.task import Prox, Task
@@ -30,14 +32,10 @@ class FedADMM(Algorithm):
     grid_units = "paper"
     unit_powers = {"algorithm.rho": -1}
 
-    rho: float = 0.03
+    rho: PositiveFloat = 0.03
     """ρ: penalty on w_i ≠ w."""
     start: Literal["local", "shared"] = "shared"
     """Where the search for w_i starts: at the client's copy, or at the broadcast w."""
-
-    def __post_init__(self) -> None:
-        if self.rho <= 0:
-            raise ValueError(f"algorithm.rho = {self.rho} must be positive.")
 
     def server_init(self, u0: Vec) -> State:
         """w⁰, the mean of all z_i⁰."""

@@ -7,8 +7,11 @@ AAAI 2023.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Gt, Le
+from pydantic import NonNegativeFloat, PositiveInt
 
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import ClientUpdate, State
@@ -30,20 +33,16 @@ class FedALA(Averaging):
     search_space = (log_range("algorithm.eta", 0.1, 10.0), int_range("algorithm.p", 1, 3))
     search_grid = (choices("algorithm.eta", 0.1, 0.5, 1.0, 2.0),)
 
-    eta: float = 1.0
+    eta: NonNegativeFloat = 1.0
     """η: step size on the weights W_i."""
-    s: float = 0.8
+    s: Annotated[float, Gt(0), Le(1)] = 0.8
     """s: share of local data the weights are learnt on."""
-    p: int = 1
+    p: PositiveInt = 1
     """p: how many layers from the top have weights; lower ones are taken over whole."""
     start_epochs: int = 10
     """Most epochs on W_i when a client first takes part; one epoch after that."""
     tolerance: float = 1e-3
     """The first learning of W_i ends when an epoch changes it by less than this on average."""
-
-    def __post_init__(self) -> None:
-        if self.eta < 0 or not 0 < self.s <= 1 or self.p < 1:
-            raise ValueError(f"algorithm.eta = {self.eta}, s = {self.s}, p = {self.p}: out of range.")
 
     def top(self, u: Vec) -> tuple[str, ...]:
         """The parameters of the top p layers."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import NonNegativeInt, PositiveFloat
+
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.search_space import EPOCHS_V, LR_V
@@ -26,14 +28,10 @@ class FedAlt(Averaging):
     search_space = (EPOCHS_V, LR_V)
     unit_powers = {"algorithm.lr_v": 1}
 
-    lr_v: float | None = None
+    lr_v: PositiveFloat | None = None
     """Step size of the personal phase; the solver's if not given."""
-    epochs_v: int | None = None
+    epochs_v: NonNegativeInt | None = None
     """Epochs of the personal phase; the solver's if not given."""
-
-    def __post_init__(self) -> None:
-        if (self.lr_v is not None and self.lr_v <= 0) or (self.epochs_v is not None and self.epochs_v < 0):
-            raise ValueError(f"algorithm.lr_v = {self.lr_v}, algorithm.epochs_v = {self.epochs_v}: out of range.")
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """A client keeps its personal part."""

@@ -7,7 +7,10 @@ Personalization. KDD 2025.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Lt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Stationarity, Upload
 from fedapm.core.search_space import EPOCHS_V, LR_V, choices, log_range
@@ -36,9 +39,9 @@ class FedAPM(Algorithm):
     grid_units = "paper"
     unit_powers = {"algorithm.lr_v": 1, "algorithm.rho": -1, "algorithm.sigma": -1, "algorithm.xi": -2}
 
-    rho: float = 0.03
+    rho: NonNegativeFloat = 0.03
     """ρ: penalty on u_i ≠ u."""
-    sigma: float = 0.01
+    sigma: NonNegativeFloat = 0.01
     """σ: weight of the proximal term on v_i."""
     v_at: Literal["local", "shared"] = "shared"
     """Where v_i is solved: at the client's copy u_i, as the paper writes, or at the broadcast ū."""
@@ -46,32 +49,18 @@ class FedAPM(Algorithm):
     """Where the search for u_i starts: at the client's copy, or at the broadcast ū."""
     evaluate: Literal["local", "shared"] = "local"
     """Which shared part a client's model uses: its copy u_i or ū."""
-    relax: float = 1.0
+    relax: Annotated[float, Gt(0), Lt(2)] = 1.0
     """β: over-relaxation. The dual and z_i use ū + β(u_i − ū) in place of u_i; above 1 the server moves more."""
-    lr_v: float | None = None
+    lr_v: PositiveFloat | None = None
     """Step size of the personal phase; the solver's if not given."""
-    epochs_v: int | None = None
+    epochs_v: NonNegativeInt | None = None
     """Epochs of the personal phase; the solver's if not given."""
-    xi: float | None = None
+    xi: NonNegativeFloat | None = None
     """ξ⁰: solve to a ξ-approximate solution instead of a fixed number of epochs."""
-    mu: float = 0.9
+    mu: Annotated[float, Gt(0), Lt(1)] = 0.9
     """μ: ξ ← μ·ξ each time a client takes part."""
-    max_epochs: int = 50
+    max_epochs: NonNegativeInt = 50
     """Cap on epochs under the ξ-rule."""
-
-    def __post_init__(self) -> None:
-        for field, good in {
-            "rho": self.rho >= 0,
-            "sigma": self.sigma >= 0,
-            "relax": 0 < self.relax < 2,
-            "mu": 0 < self.mu < 1,
-            "lr_v": self.lr_v is None or self.lr_v > 0,
-            "epochs_v": self.epochs_v is None or self.epochs_v >= 0,
-            "xi": self.xi is None or self.xi >= 0,
-            "max_epochs": self.max_epochs >= 0,
-        }.items():
-            if not good:
-                raise ValueError(f"algorithm.{field} = {getattr(self, field)} is out of range.")
 
     def server_init(self, u0: Vec) -> State:
         """ū⁰, the mean of all z_i⁰ = u⁰."""

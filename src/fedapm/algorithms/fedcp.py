@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -35,12 +36,8 @@ class FedCP(Averaging):
     search_space = (log_range("algorithm.lam", 0.01, 10.0),)
     search_grid = (choices("algorithm.lam", 0.1, 0.5, 1.0, 5.0),)
 
-    lam: float = 1.0
+    lam: NonNegativeFloat = 1.0
     """λ: how closely features are held to those of the global trunk."""
-
-    def __post_init__(self) -> None:
-        if self.lam < 0:
-            raise ValueError(f"algorithm.lam = {self.lam} must not be negative.")
 
     def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
         """Trunk, policy and global head are shared, a second head is personal, the anchor is frozen."""

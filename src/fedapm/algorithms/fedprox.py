@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import NonNegativeFloat
+
 from fedapm.algorithms.fedavg import FedAvg
 from fedapm.core.search_space import choices, log_range
 from fedapm.core.task import Prox
@@ -23,12 +25,8 @@ class FedProx(FedAvg):
     search_grid = (choices("algorithm.mu", 0.001, 0.01, 0.1, 1.0),)
     unit_powers = {"algorithm.mu": -1}
 
-    mu: float = 0.1
+    mu: NonNegativeFloat = 0.1
     """μ: weight of the proximal term."""
-
-    def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise ValueError(f"algorithm.mu = {self.mu} must not be negative.")
 
     def prox(self, u_bar: Vec) -> Prox | None:
         """μ/2·‖u − ū‖²."""

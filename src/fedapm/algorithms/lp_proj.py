@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Upload
@@ -64,16 +65,12 @@ class LpProj(Algorithm):
     search_grid = (choices("algorithm.lam", 0.1, 0.5, 1.0, 5.0),)
     unit_powers = {"algorithm.lam": -1}
 
-    lam: float = 1.0
+    lam: NonNegativeFloat = 1.0
     """λ: how closely the projections are tied."""
-    dimension: int = 100
+    dimension: PositiveInt = 100
     """d_sub: how many numbers are sent."""
     seed: int = 0
     """The projection's seed, the same for everybody."""
-
-    def __post_init__(self) -> None:
-        if self.lam < 0 or self.dimension < 1:
-            raise ValueError(f"algorithm.lam = {self.lam}, algorithm.dimension = {self.dimension}: out of range.")
 
     def projection(self, x: Vec) -> Projection:
         """P for models of this shape."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import PositiveFloat, PositiveInt
+
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import Aggregate, ClientUpdate, State
 from fedapm.core.search_space import choices, int_range, log_range
@@ -33,19 +35,14 @@ class PFedMe(Averaging):
     search_grid = (choices("algorithm.lam", 0.5, 2.0, 8.0, 15.0),)
     unit_powers = {"algorithm.lam": -1, "algorithm.eta": 1}
 
-    lam: float = 2.0
+    lam: PositiveFloat = 2.0
     """λ: how closely θ_i is tied to w_i."""
-    k: int = 5
+    k: PositiveInt = 5
     """K: inner steps on each batch."""
-    eta: float = 0.1
+    eta: PositiveFloat = 0.1
     """η: outer step size on w_i."""
-    beta: float = 1.0
+    beta: PositiveFloat = 1.0
     """β: how far the server goes towards the clients' mean."""
-
-    def __post_init__(self) -> None:
-        for field, good in {"lam": self.lam > 0, "k": self.k > 0, "eta": self.eta > 0, "beta": self.beta > 0}.items():
-            if not good:
-                raise ValueError(f"algorithm.{field} = {getattr(self, field)} must be positive.")
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """A client keeps its personal model θ_i."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import PositiveFloat
+
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import Aggregate, ClientUpdate, State, Upload
 from fedapm.core.search_space import choices, log_range
@@ -29,12 +31,8 @@ class Scaffold(Averaging):
     search_space = (log_range("algorithm.eta_g", 0.1, 2.0),)
     search_grid = (choices("algorithm.eta_g", 0.3, 0.6, 1.0, 1.5),)
 
-    eta_g: float = 1.0
+    eta_g: PositiveFloat = 1.0
     """η_g: server step size."""
-
-    def __post_init__(self) -> None:
-        if self.eta_g <= 0:
-            raise ValueError(f"algorithm.eta_g = {self.eta_g} must be positive.")
 
     def server_init(self, u0: Vec) -> State:
         """The model x and its control variate c = 0."""

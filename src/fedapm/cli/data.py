@@ -40,7 +40,7 @@ def list_() -> None:
     table = Table("name", "what it is", "how to get it", "features", box=None, pad_edge=False)
     for name, known in DATA_SETS.items():
         how = "bundled" if known.origin is None else "fedapm data get" if known.origin.archives else "by hand"
-        table.add_row(name, known.about, how, ", ".join(known.encodes) or "none needed")
+        table.add_row(name, known.about, how, ", ".join(known.encoders) or "none needed")
     _console().print(table)
 
 
@@ -61,7 +61,7 @@ def get(name: Name, root: Root = None) -> None:
         except KeyboardInterrupt:
             raise Interrupted("interrupted; the same command goes on from there.") from None
     _say(f"{name} is in {folder} ({known.origin.layout}). License: {known.origin.license}.")
-    if known.encodes:
+    if known.encoders:
         _say(f"Next: fedapm data prepare {name} --root {folder}")
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from fedapm.core.ranges import check_ranges
 from fedapm.core.search_space import SearchSpace, Units
 from fedapm.core.split import Preset, Scope, Split, SplitRule
 from fedapm.core.task import Task
@@ -155,6 +156,9 @@ class Algorithm(ABC):
     search_grid: ClassVar[SearchSpace] = ()
     grid_units: ClassVar[Units] = "client"
     unit_powers: ClassVar[Mapping[str, int]] = {}
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "algorithm")
 
     def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
         """The network and its blocks as the method needs them; most take the network as it is."""

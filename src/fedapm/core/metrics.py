@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -296,9 +296,12 @@ TRAIN_LOSS = Metric("train_loss", "Training loss", _loss, higher_is_better=False
 TEST_LOSS = Metric("test_loss", "Test loss", _loss, higher_is_better=False, batched=_batched_loss)
 
 METRICS: Registry[Metric] = Registry(
-    "metric", "fedapm.metrics", {metric.name: metric for metric in (ACCURACY, F1, AUC, TRAIN_LOSS, TEST_LOSS)}
+    "metric",
+    "fedapm.metrics",
+    {metric.name: metric for metric in (ACCURACY, F1, AUC, TRAIN_LOSS, TEST_LOSS)},
+    lambda name, item: replace(as_metric(item), name=name),
 )
-"""Every metric that runs compute, in the order of their records."""
+"""Every metric that runs compute, in the order of their records, built in or added through ``fedapm.metrics``."""
 
 
 def distribution(values: Sequence[Score], worst_is_high: bool = False) -> dict[str, float | int] | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedapm.errors import FedapmError, did_you_mean
 
@@ -29,10 +29,14 @@ class Registry(Mapping[str, T], Generic[T]):
         kind: What an entry is called in messages, such as "method".
         group: The entry-point group, such as "fedapm.methods".
         items: The built-in entries, in the order in which they are listed.
+        convert: Makes an entry of a name and what the entry point of that name loads, or raises an error that says
+            why it is none; without it everything that loads is an entry.
     """
 
-    def __init__(self, kind: str, group: str, items: Mapping[str, T]) -> None:
-        self.kind, self.group = kind, group
+    def __init__(
+        self, kind: str, group: str, items: Mapping[str, T], convert: Callable[[str, Any], T] | None = None
+    ) -> None:
+        self.kind, self.group, self._convert = kind, group, convert
         self._items: dict[str, T] = dict(items)
         self._discovered = False
 
@@ -76,7 +80,8 @@ class Registry(Mapping[str, T], Generic[T]):
                 logger.warning("the %s %r of %s is already there and was left out.", self.kind, point.name, point.value)
                 continue
             try:
-                self._items[point.name] = point.load()
+                item = point.load()
+                self._items[point.name] = item if self._convert is None else self._convert(point.name, item)
             except Exception as error:  # a broken plug-in must not take the built-in entries with it
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 logger.warning("the %s %r (%s) cannot be loaded: %s", self.kind, point.name, point.value, reason)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from fedapm.core.network import Loss, Network, PhaseData
+from fedapm.core.ranges import check_ranges
 from fedapm.core.samples import Samples
 from fedapm.core.vec import Vec
 
@@ -37,35 +40,25 @@ def l2_gradient(decay: WeightDecay, p: Vec) -> Vec:
 class SGDConfig:
     """Mini-batch SGD as every method uses it."""
 
-    lr: float = 0.1
+    lr: PositiveFloat = 0.1
     """Step size."""
-    epochs: int = 3
+    epochs: NonNegativeInt = 3
     """Passes over the local data in each phase."""
-    batch_size: int = 50
+    batch_size: NonNegativeInt = 50
     """Samples in a step; 0 takes all of a client's data at once."""
-    momentum: float = 0.0
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Share of the last step's direction that is kept."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegativeFloat = 0.0
     """λ: f_i is the mean loss plus λ/2·‖parameters‖²."""
     lr_schedule: Literal["constant", "exponential", "cosine"] = "constant"
     """How the step size changes from round to round."""
-    lr_decay: float = 0.98
+    lr_decay: Annotated[float, Gt(0), Le(1)] = 0.98
     """Factor a round under the exponential schedule."""
-    weight_decay_v: float | None = None
+    weight_decay_v: NonNegativeFloat | None = None
     """λ of the parameters that stay with the client; the same as of all others if not given."""
 
     def __post_init__(self) -> None:
-        for name, good in {
-            "lr": self.lr > 0,
-            "epochs": self.epochs >= 0,
-            "batch_size": self.batch_size >= 0,
-            "momentum": 0 <= self.momentum < 1,
-            "weight_decay": self.weight_decay >= 0,
-            "weight_decay_v": self.weight_decay_v is None or self.weight_decay_v >= 0,
-            "lr_decay": 0 < self.lr_decay <= 1,
-        }.items():
-            if not good:
-                raise ValueError(f"solver.{name} = {getattr(self, name)} is out of range.")
+        check_ranges(self, "solver")
 
     def decay(self, names: Sequence[str], personal: Sequence[str]) -> WeightDecay:
         """λ of some parameters: one number where it is the same for all of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedapm.core.registry import Registry
 from fedapm.data.dataset import DataSet, Labels, Pool, Source
 from fedapm.data.federation import ClientData, Federation
-from fedapm.data.partition import IID, Dirichlet, Natural, Overlapping, Partitioner, Quantity, Rule, Shards
+from fedapm.data.partition import IID, Dirichlet, Natural, Overlapping, Partitioner, PartitionRule, Quantity, Shards
 from fedapm.data.sets.cifar10 import CIFAR10
 from fedapm.data.sets.cifar100 import CIFAR100
 from fedapm.data.sets.cremad import CREMAD
@@ -45,6 +45,20 @@ def data_set(name: str) -> DataSet:
 
 
 __all__ = [
-    "DATA_SETS", "IID", "ClientData", "DataSet", "Dirichlet", "Federation", "Labels", "Natural", "Overlapping",
-    "Partitioner", "Pool", "Quantity", "Rule", "Shards", "Source", "data_set",
+    "DATA_SETS",
+    "IID",
+    "ClientData",
+    "DataSet",
+    "Dirichlet",
+    "Federation",
+    "Labels",
+    "Natural",
+    "Overlapping",
+    "PartitionRule",
+    "Partitioner",
+    "Pool",
+    "Quantity",
+    "Shards",
+    "Source",
+    "data_set",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""DataSet: a published data set by name, from its files to the samples that are dealt out to clients."""
+"""DataSet: a published data set, from its files to the samples that are distributed over clients."""
 
 from __future__ import annotations
 
@@ -15,112 +15,134 @@ from torch import Tensor
 from fedapm.core.random import numpy_generator
 from fedapm.data.download import Origin, ProgressCallback, no_progress
 from fedapm.data.federation import Federation
-from fedapm.data.partition import Natural, Rule
+from fedapm.data.partition import Natural, PartitionRule
 from fedapm.errors import FedapmError
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set's files are, and how features are made of them."""
+    """Where a data set's files are, and how features are computed from them."""
 
     root: Path | None = None
-    """The folder that holds the data set's published files."""
+    """The data root: the folder with the data sets' published files."""
     image_encoder: str = "efficientnet-lite0"
-    """What turns a picture into features."""
+    """The encoder that computes image features."""
     text_encoder: str = "minilm"
-    """What turns a text into features."""
+    """The encoder that computes text features."""
     cache: Path | None = None
-    """Where features are kept; the folder fedapm-features in the root if not given."""
+    """The folder for computed features; ``fedapm-features`` in the root if None."""
     fetch_weights: bool = False
     """Whether an encoder's weights may be downloaded."""
     progress: ProgressCallback = no_progress
     """Called while files are read or features computed."""
 
     def folder(self, name: str) -> Path:
-        """The root, or one line that says it is needed."""
+        """The data root; an error if none is given."""
         if self.root is None:
             raise FedapmError(
-                f"{name} is not bundled; say where its files are with --data-root (data.root), or see: "
+                f"{name} is not bundled; give the folder with its files by --data-root (data.root), or see: "
                 f"fedapm data get {name}."
             )
         return self.root
 
-    def features(self, name: str) -> Path:
-        """Where the features of a data set are kept."""
+    def feature_folder(self, name: str) -> Path:
+        """The folder for a data set's features."""
         return (self.cache or self.folder(name) / "fedapm-features") / name
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What is known of all samples before their inputs are read: enough to deal them out."""
+    """What is known of all samples without reading their inputs; enough to partition them."""
 
     targets: Tensor
     """The class of each sample."""
     classes: tuple[str, ...]
     """The names of the classes, in order."""
     modalities: tuple[str, ...]
-    """The name of each kind of input a sample has, such as image and text."""
+    """The name of each modality of a sample, such as image and text."""
     owners: np.ndarray[Any, Any] | None = None
-    """Whose each sample is by nature: the person, the speaker. None where nobody's."""
+    """The person, speaker or device each sample belongs to; None if samples have no owner."""
 
 
 @dataclass(frozen=True)
 class Pool(Labels):
-    """All samples of a data set.
-
-    ``inputs`` are what the network is called with: the values of each modality in order, and, where a modality may be
-    missing or of varying length, after all values one column of lengths for each modality. A length of 0 means that
-    the modality is missing.
-    """
+    """All samples of a data set before they are distributed over clients."""
 
     inputs: tuple[Tensor, ...] = ()
+    """What the network is called with: the values of each modality, in order.
+
+    Where modalities may be missing or vary in length, they are followed by the lengths of each modality; a length of 0
+    means that it is missing.
+    """
 
 
 class DataSet(ABC):
-    """A data set by name, and the settings that suit it where an experiment is silent."""
+    """A data set with a name, and the settings that suit it.
+
+    Other packages add data sets by entry points in the group ``fedapm.data_sets``. A subclass sets ``name`` and
+    implements :meth:`read`; the rest is optional.
+    """
 
     name: ClassVar[str]
     about: ClassVar[str] = ""
     """One line for a list."""
     origin: ClassVar[Origin | None] = None
-    """Where it is published; None where it is bundled."""
+    """Where it is published; None if it is bundled."""
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Settings for a data set's experiments, by table."""
-    encodes: ClassVar[tuple[str, ...]] = ()
-    """The kinds of encoder its features need: image, text, audio. Empty where inputs are used as they are."""
+    """Settings for experiments with this data set, by table; a user's settings take precedence."""
+    encoders: ClassVar[tuple[str, ...]] = ()
+    """The kinds of encoder its features need: image, text, audio. Empty if inputs are used as they are."""
 
     @abstractmethod
     def read(self, source: Source) -> Pool:
-        """All samples, in an order that never changes."""
+        """Read all samples, always in the same order.
+
+        Args:
+            source: Where the files are.
+
+        Raises:
+            FedapmError: A file is missing or damaged, or features have not been computed yet.
+        """
 
     def labels(self, source: Source) -> Labels:
-        """Classes and owners alone, where they can be had without the inputs."""
+        """Read classes and owners, without the inputs where possible."""
         return self.read(source)
 
     def prepare(self, source: Source) -> Path | None:
-        """Compute what :meth:`read` needs and keep it; None where there is nothing to compute."""
+        """Compute the features that :meth:`read` needs and store them.
+
+        Returns:
+            The folder with the features; None if there is nothing to compute.
+        """
         del source
         return None
 
-    def federation(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
-        """The samples dealt out to clients."""
+    def federation(self, source: Source, rule: PartitionRule, *, test_fraction: float, seed: int) -> Federation:
+        """Distribute the samples over clients.
+
+        Args:
+            source: Where the files are.
+            rule: Which client gets which sample.
+            test_fraction: The share of each client's samples that is held out for testing.
+            seed: Fixes the partition and the test split.
+        """
         return federate(self.read(source), rule, test_fraction=test_fraction, seed=seed, name=self.name)
 
-    def outline(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
-        """The same clients with their classes alone and, as inputs, positions in the pool; nothing long is read."""
-        known = self.labels(source)
-        positions = torch.arange(len(known.targets))
-        pool = Pool(known.targets, known.classes, known.modalities, known.owners, (positions,))
+    def index_federation(self, source: Source, rule: PartitionRule, *, test_fraction: float, seed: int) -> Federation:
+        """The same clients as :meth:`federation`, with positions in the pool as inputs; no long file is read."""
+        labels = self.labels(source)
+        positions = torch.arange(len(labels.targets))
+        pool = Pool(labels.targets, labels.classes, labels.modalities, labels.owners, (positions,))
         return federate(pool, rule, test_fraction=test_fraction, seed=seed, name=self.name)
 
 
-def federate(pool: Pool, rule: Rule, *, test_fraction: float, seed: int, name: str) -> Federation:
-    """Deal a pool out: by a partitioner, or to whom each sample belongs by nature."""
+def federate(pool: Pool, rule: PartitionRule, *, test_fraction: float, seed: int, name: str) -> Federation:
+    """Distribute a pool over clients, by a partitioner or by the samples' owners."""
     if isinstance(rule, Natural):
         parts = rule(pool.owners)
     else:
-        dealt = rule(pool.targets.numpy(), numpy_generator(seed, "partition"))
-        parts = {str(k): part for k, part in enumerate(dealt)}
+        partition = rule(pool.targets.numpy(), numpy_generator(seed, "partition"))
+        parts = {str(client): positions for client, positions in enumerate(partition)}
     return Federation.from_parts(
         pool.inputs,
         pool.targets,

@@ -1,4 +1,4 @@
-"""Federation: clients, each with training and test data of its own."""
+"""Federation: clients, each with its own training and test data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arrays = Any
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's data. Nothing in it ever leaves the client."""
+    """The data of one client."""
 
     id: str
     train: Samples
@@ -31,12 +31,25 @@ class ClientData:
 
     @property
     def classes(self) -> int:
-        """How many different classes the client has seen in training; 0 where targets are quantities."""
+        """The number of classes in the training data; 0 for regression."""
         return len(set(self.train.targets.tolist())) if self.train.classified else 0
 
 
 class Federation:
-    """Some clients and their data, the same for every method and seed."""
+    """Clients and their data, the same for every method and seed.
+
+    Build one with :meth:`from_arrays`, :meth:`from_clients`, :meth:`from_datasets` or :meth:`from_parts`.
+
+    Args:
+        clients: The clients; ids must be unique.
+        name: The name of the data, for reports.
+        class_names: The names of the classes, in order.
+        modalities: The names of the modalities, in the order of the inputs.
+        validation: The share of the training data that is used for testing; 0 if the test data is used.
+
+    Raises:
+        FedapmError: There is no client, two have the same id, or one has no training data, negative classes, or NaN.
+    """
 
     def __init__(
         self,
@@ -82,7 +95,7 @@ class Federation:
 
     @property
     def classes(self) -> int:
-        """Number of classes over all clients; 0 where targets are quantities."""
+        """The number of classes over all clients; 0 for regression."""
         targets = [t for c in self.clients for t in (c.train.targets, c.test.targets) if len(t)]
         if not self.clients[0].train.classified:
             return 0
@@ -94,81 +107,91 @@ class Federation:
         return tuple(tuple(values.shape[1:]) for values in self.clients[0].train.inputs)
 
     @property
-    def measured(self) -> bool:
-        """Whether the inputs are the values of every modality followed by their lengths."""
+    def has_lengths(self) -> bool:
+        """Whether the inputs are the values of all modalities followed by their lengths."""
         return bool(self.modalities) and len(self.clients[0].train.inputs) == 2 * len(self.modalities)
 
     def has(self, client: int, modality: str) -> bool:
         """Whether any of a client's samples has a modality."""
-        if not self.measured:
+        if not self.has_lengths:
             return modality in self.modalities
         column = len(self.modalities) + self.modalities.index(modality)
         data = self.clients[client]
         return any(bool((part.inputs[column] > 0).any()) for part in (data.train, data.test))
 
     def without(self, missing: Mapping[str, Iterable[int]]) -> Federation:
-        """The same federation where some clients (by position) lack some modalities.
+        """A copy in which some clients lack some modalities.
 
-        What is missing has length 0 and values of zero, so that nothing of it is left for a network to see.
+        A missing modality has length 0 and values of zero.
+
+        Args:
+            missing: The positions of the clients that lack each modality.
+
+        Raises:
+            FedapmError: A modality is unknown, or a client would have none left.
         """
         for modality in missing:
-            if modality not in self.modalities or not self.measured:
-                known = self.modalities if self.measured else ()
+            if modality not in self.modalities or not self.has_lengths:
+                known = self.modalities if self.has_lengths else ()
                 raise FedapmError(
                     f"{self.name} has no modality {modality!r} that a client could lack; "
-                    f"{did_you_mean(modality, known) if known else 'all its inputs are always there.'}"
+                    f"{did_you_mean(modality, known) if known else 'none of its inputs can be missing.'}"
                 )
-        lacking = {modality: set(clients) for modality, clients in missing.items()}
-        made = []
+        clients_without = {modality: set(positions) for modality, positions in missing.items()}
+        clients = []
         for position, data in enumerate(self.clients):
-            gone = [m for m, clients in lacking.items() if position in clients]
-            if gone and len([m for m in self.modalities if self.has(position, m) and m not in gone]) == 0:
+            removed = [m for m, positions in clients_without.items() if position in positions]
+            if removed and not any(self.has(position, m) for m in self.modalities if m not in removed):
                 raise FedapmError(f"client {data.id} would have no modality left; leave it one.")
-            made.append(ClientData(data.id, self._blanked(data.train, gone), self._blanked(data.test, gone)))
-        return self._with(made, self.validation)
+            clients.append(ClientData(data.id, self._blanked(data.train, removed), self._blanked(data.test, removed)))
+        return self._with(clients, self.validation)
 
-    def stored(self, order: torch.memory_format) -> Federation:
-        """The same pictures in another order in memory; itself where they are in that order already."""
-        pictures = [t for c in self.clients for part in (c.train, c.test) for t in part.inputs if t.dim() == 4]
-        if all(t.is_contiguous(memory_format=order) for t in pictures):
+    def with_memory_format(self, memory_format: torch.memory_format) -> Federation:
+        """A copy whose images have another memory format; the federation itself if they already have it."""
+        images = [t for c in self.clients for part in (c.train, c.test) for t in part.inputs if t.dim() == 4]
+        if all(t.is_contiguous(memory_format=memory_format) for t in images):
             return self
 
-        def put(samples: Samples) -> Samples:
-            inputs = (t.contiguous(memory_format=order) if t.dim() == 4 else t for t in samples.inputs)
+        def converted(samples: Samples) -> Samples:
+            inputs = (t.contiguous(memory_format=memory_format) if t.dim() == 4 else t for t in samples.inputs)
             return Samples(tuple(inputs), samples.targets)
 
-        made = [ClientData(c.id, put(c.train), put(c.test)) for c in self.clients]
-        return self._with(made, self.validation)
+        clients = [ClientData(c.id, converted(c.train), converted(c.test)) for c in self.clients]
+        return self._with(clients, self.validation)
 
     def for_validation(self, fraction: float, seed: int) -> Federation:
-        """The same clients without their test data, judged by a part of their training data instead.
+        """A copy for choosing settings: a part of the training data takes the place of the test data.
 
-        Settings that are chosen here have seen no test sample.
+        Args:
+            fraction: The share of each client's training data that is held out.
+            seed: Fixes the choice.
         """
-        made = []
+        clients = []
         for position, data in enumerate(self.clients):
             _check_enough(data.id, len(data.train))
             index, labels = np.arange(len(data.train)), data.train.targets.numpy()
             stream = numpy_generator(seed, "validation split", position)
-            kept, judged = split_test(index, labels, data.train.classified, fraction, stream)
-            made.append(ClientData(data.id, data.train[torch.as_tensor(kept)], data.train[torch.as_tensor(judged)]))
-        return self._with(made, fraction)
+            train, held_out = split_test(index, labels, data.train.classified, fraction, stream)
+            clients.append(
+                ClientData(data.id, data.train[torch.as_tensor(train)], data.train[torch.as_tensor(held_out)])
+            )
+        return self._with(clients, fraction)
 
     def _with(self, clients: list[ClientData], validation: float) -> Federation:
         return Federation(
             clients, self.name, class_names=self.class_names, modalities=self.modalities, validation=validation
         )
 
-    def _blanked(self, samples: Samples, gone: Sequence[str]) -> Samples:
+    def _blanked(self, samples: Samples, removed: Sequence[str]) -> Samples:
         inputs = list(samples.inputs)
-        for modality in gone:
+        for modality in removed:
             column = self.modalities.index(modality)
             for k in (column, len(self.modalities) + column):
                 inputs[k] = torch.zeros_like(inputs[k])
         return Samples(tuple(inputs), samples.targets)
 
     def position(self, client: int | str) -> int:
-        """Where a client stands, given its id (or its position as a number)."""
+        """The position of a client, given its id or its position."""
         return client_position([c.id for c in self.clients], client)
 
     @classmethod
@@ -182,10 +205,15 @@ class Federation:
         seed: int = 0,
         name: str = "own data",
     ) -> Federation:
-        """One data set and whose each sample is: a column of client ids, or a partitioner that decides.
+        """Build a federation from one data set.
 
-        ``x`` is an array, or a tuple of arrays for a network with several inputs. Each client's samples are
-        split into training and test, stratified by class where every class has enough.
+        Args:
+            x: The inputs: an array, or a tuple of arrays for a network with several inputs.
+            y: The targets: whole numbers from 0 for classes, floats for regression.
+            clients: The client id of each sample, or a partitioner that assigns samples to clients.
+            test_fraction: The share of each client's samples that is held out for testing, stratified by class.
+            seed: Fixes the partition and the test split.
+            name: The name of the data, for reports.
         """
         samples = _samples(x, y)
         labels = samples.targets.numpy()
@@ -195,7 +223,7 @@ class Federation:
             parts = partition_by_id(clients)
             if (count := sum(map(len, parts.values()))) != len(samples):
                 raise FedapmError(f"there are {len(samples)} samples but {count} client ids.")
-        return cls(_dealt(samples, parts, test_fraction, seed), name)
+        return cls(_clients(samples, parts, test_fraction, seed), name)
 
     @classmethod
     def from_parts(
@@ -210,9 +238,20 @@ class Federation:
         class_names: Sequence[str] = (),
         modalities: Sequence[str] = (),
     ) -> Federation:
-        """One data set and the positions of each client's samples in it, clients in the order given."""
-        made = _dealt(_samples(x, y), parts, test_fraction, seed)
-        return cls(made, name, class_names=class_names, modalities=modalities)
+        """Build a federation from one data set and the positions of each client's samples.
+
+        Args:
+            x: The inputs, as in :meth:`from_arrays`.
+            y: The targets, as in :meth:`from_arrays`.
+            parts: The positions of each client's samples, by id.
+            test_fraction: The share of each client's samples that is held out for testing, stratified by class.
+            seed: Fixes the test split.
+            name: The name of the data, for reports.
+            class_names: The names of the classes, in order.
+            modalities: The names of the modalities, in the order of the inputs.
+        """
+        clients = _clients(_samples(x, y), parts, test_fraction, seed)
+        return cls(clients, name, class_names=class_names, modalities=modalities)
 
     @classmethod
     def from_clients(
@@ -224,28 +263,36 @@ class Federation:
         seed: int = 0,
         name: str = "own data",
     ) -> Federation:
-        """Data that is already apart: (x, y) for each client, and its own test data if there is some."""
+        """Build a federation from data that is already divided by client.
+
+        Args:
+            clients: ``(x, y)`` of each client, by id or in a list.
+            test: The test data of each client; if None, it is split off the clients' data.
+            test_fraction: The share that is held out for testing if ``test`` is None.
+            seed: Fixes the test split.
+            name: The name of the data, for reports.
+        """
         train_of, test_of = _named(clients), _named(test) if test is not None else None
         for client in test_of or {}:
             if client not in train_of:
                 raise FedapmError(
                     f"client {client} has test data but no training data; {did_you_mean(client, train_of)}"
                 )
-        made = []
+        members = []
         for position, (client, (x, y)) in enumerate(train_of.items()):
             samples = _samples(x, y)
             if test_of is not None:
                 if client not in test_of:
                     raise FedapmError(f"client {client} has training data but no test data.")
-                made.append(ClientData(client, samples, _same_kind(_samples(*test_of[client]), samples, client)))
+                members.append(ClientData(client, samples, _same_kind(_samples(*test_of[client]), samples, client)))
                 continue
             if len(samples):
                 _check_enough(client, len(samples))
             index = np.arange(len(samples))
             stream = numpy_generator(seed, "test split", position)
-            first, second = split_test(index, samples.targets.numpy(), samples.classified, test_fraction, stream)
-            made.append(ClientData(client, samples[torch.as_tensor(first)], samples[torch.as_tensor(second)]))
-        return cls(made, name)
+            train, held_out = split_test(index, samples.targets.numpy(), samples.classified, test_fraction, stream)
+            members.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(held_out)]))
+        return cls(members, name)
 
     @classmethod
     def from_datasets(
@@ -256,7 +303,14 @@ class Federation:
         seed: int = 0,
         name: str = "own data",
     ) -> Federation:
-        """One torch Dataset a client, of (x, y) pairs or (x1, x2, …, y) tuples, read into memory once."""
+        """Build a federation from torch datasets, which are read into memory.
+
+        Args:
+            clients: The dataset of each client, by id or in a list; it yields ``(x, y)`` or ``(x1, x2, …, y)``.
+            test_fraction: The share of each client's samples that is held out for testing, stratified by class.
+            seed: Fixes the test split.
+            name: The name of the data, for reports.
+        """
         read = {client: _read(dataset, client) for client, dataset in _named(clients).items()}
         return cls.from_clients(read, test_fraction=test_fraction, seed=seed, name=name)
 
@@ -277,42 +331,48 @@ def split_test(
     fraction: float,
     stream: np.random.Generator,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Divide a client's samples into training and test.
+    """Split a client's samples into training and test, with at least one sample in each.
 
-    Stratified: of each class the same fraction goes to test, and what rounding leaves over is made up at random.
-    At least one sample stays on either side.
+    Args:
+        index: The positions of the client's samples.
+        labels: The class of each sample of the data set.
+        stratify: Whether the same fraction of each class goes to test, as nearly as whole samples allow.
+        fraction: The share of samples for testing.
+        stream: The source of randomness.
+
+    Returns:
+        The sorted positions of the training samples, and of the test samples.
     """
     if not 0 < fraction < 1:
         raise FedapmError(f"the test fraction must be between 0 and 1, not {fraction}.")
-    wanted = min(max(round(fraction * len(index)), 1), len(index) - 1)
+    count = min(max(round(fraction * len(index)), 1), len(index) - 1)
     shuffled = stream.permutation(index)
     if stratify:
-        # within each class, in random order, every sample gets its rank as a share of the class; the samples with
-        # the lowest shares go to test, which takes the same share of each class as nearly as whole samples allow
+        # the rank of each sample within its class, as a share of the class: the lowest shares go to test
         share = np.empty(len(shuffled))
         for value in np.unique(labels[shuffled]):
-            member = np.flatnonzero(labels[shuffled] == value)
-            share[member] = (np.arange(len(member)) + 0.5) / len(member)
+            members = np.flatnonzero(labels[shuffled] == value)
+            share[members] = (np.arange(len(members)) + 0.5) / len(members)
         shuffled = shuffled[np.argsort(share, kind="stable")]
-    return np.sort(shuffled[wanted:]), np.sort(shuffled[:wanted])
+    return np.sort(shuffled[count:]), np.sort(shuffled[:count])
 
 
 def _all_finite(values: Tensor) -> bool:
-    # a sum is finite only if its terms are, and far cheaper to look at; large finite terms may still overflow it
+    # a finite sum has finite terms and is much faster to check; a sum of large finite terms may still overflow
     return bool(torch.isfinite(values.sum(dtype=torch.float32))) or bool(torch.isfinite(values).all())
 
 
-def _dealt(
+def _clients(
     samples: Samples, parts: Mapping[str, np.ndarray[Any, Any]], test_fraction: float, seed: int
 ) -> list[ClientData]:
     labels = samples.targets.numpy()
-    made = []
+    clients = []
     for position, (client, index) in enumerate(parts.items()):
         _check_enough(client, len(index))
         stream = numpy_generator(seed, "test split", position)
         train, test = split_test(index, labels, samples.classified, test_fraction, stream)
-        made.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(test)]))
-    return made
+        clients.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(test)]))
+    return clients
 
 
 def _named(clients: Mapping[Any, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -337,11 +397,11 @@ def _same_kind(test: Samples, train: Samples, client: str) -> Samples:
         return test
     if len(test) == 0:
         return Samples(test.inputs, test.targets.to(train.targets.dtype))
-    raise FedapmError(f"client {client}: of training and test targets one is classes and the other quantities.")
+    raise FedapmError(f"client {client}: of training and test targets one has classes (integers), the other floats.")
 
 
 def as_inputs(x: Arrays) -> tuple[Tensor, ...]:
-    """Arrays as a network is called with them; arrays of float64 become single precision."""
+    """Convert arrays to what a network is called with; float64 arrays become float32."""
     return tuple(_tensor(part) for part in (x if isinstance(x, tuple) else (x,)))
 
 
@@ -351,10 +411,9 @@ def _tensor(values: Any) -> Tensor:
     else:
         array = np.asarray(values)
         if array.dtype.kind not in "biuf":
-            raise FedapmError(f"data must be numbers, but an array holds {array.dtype} values; number them first.")
+            raise FedapmError(f"data must be numbers, but an array has the type {array.dtype}; convert it first.")
         tensor = torch.as_tensor(array if array.flags.writeable else array.copy())
-    # networks compute in single precision unless their owner says otherwise; float64 arrays are numpy's default,
-    # not a wish
+    # float64 is numpy's default and rarely intended, while a double tensor is
     return tensor.float() if tensor.dtype == torch.float64 and not isinstance(values, Tensor) else tensor
 
 
@@ -370,7 +429,7 @@ def _read(dataset: Dataset[Any], client: str) -> tuple[tuple[Tensor, ...], Tenso
     if not rows:
         raise FedapmError(f"client {client} has no training data; leave it out or give it some.")
     if not isinstance(rows[0], (tuple, list)) or len(rows[0]) < 2:
-        raise FedapmError(f"client {client}: its dataset should give (x, y) pairs.")
+        raise FedapmError(f"client {client}: its dataset should yield (x, y) pairs.")
     columns = [
         torch.stack([row[k] for row in rows]) if isinstance(rows[0][k], Tensor) else _tensor([row[k] for row in rows])
         for k in range(len(rows[0]))

@@ -11,7 +11,18 @@ from fedapm import models
 from fedapm.core.metrics import Metric
 from fedapm.core.network import Loss
 from fedapm.core.random import numpy_generator
-from fedapm.data import IID, Dirichlet, Federation, Natural, Overlapping, Quantity, Rule, Shards, Source, data_set
+from fedapm.data import (
+    IID,
+    Dirichlet,
+    Federation,
+    Natural,
+    Overlapping,
+    Quantity,
+    PartitionRule,
+    Shards,
+    Source,
+    data_set,
+)
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.settings import DataSettings, EngineSettings, Experiment, merged
 from fedapm.simulation.loop import Schedule
@@ -68,7 +79,7 @@ def federation(data: DataSettings) -> Federation:
     return made.for_validation(data.validation, data.seed) if data.validation else made
 
 
-def rule(data: DataSettings) -> Rule:
+def rule(data: DataSettings) -> PartitionRule:
     """How samples come to clients."""
     if data.partition == "natural":
         return Natural(data.clients, data.minimum)

@@ -66,7 +66,7 @@ class Inspection:
 
 def inspect(data: DataSettings) -> Inspection:
     """Deal a data set out and count. Features are not needed for it."""
-    clients: Federation = data_set(data.name).outline(
+    clients: Federation = data_set(data.name).index_federation(
         build.source(data), build.rule(data), test_fraction=data.test_fraction, seed=data.seed
     )
     classes = clients.class_names or tuple(map(str, range(clients.classes)))

@@ -10,13 +10,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import TypeAdapter, ValidationError
+from annotated_types import Ge, Lt
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from fedapm.algorithms import FedAPM, method
 from fedapm.core.algorithm import Algorithm
+from fedapm.core.ranges import check_ranges
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset, SplitRule
 from fedapm.errors import FedapmError, closest, did_you_mean
@@ -50,7 +52,7 @@ class DataSettings:
     """Shards: how many each client gets."""
     test_fraction: float = 0.2
     """Share of each client's samples that is kept for testing."""
-    validation: float = 0.0
+    validation: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Share of each client's training samples that it is judged by instead of its test samples, which are then left
     aside; 0 judges by the test samples. For choosing settings."""
     seed: int = 0
@@ -65,8 +67,7 @@ class DataSettings:
     """Folder where features are kept; `fedapm-features` in the root if not given."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.validation < 1:
-            raise ValueError(f"data.validation = {self.validation} is not a share from 0 up to 1.")
+        check_ranges(self, "data")
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class ModelSettings:
 class EngineSettings:
     """How long, with whom, and how often to look and to save."""
 
-    rounds: int = 50
+    rounds: PositiveInt = 50
     """T, the number of rounds."""
     seed: int = 0
     """Decides the start, the selection of clients and the order of batches."""
@@ -104,9 +105,9 @@ class EngineSettings:
     """Share of clients in a round."""
     count: int | None = None
     """Number of clients in a round, instead of a share."""
-    evaluate_every: int = 1
+    evaluate_every: PositiveInt = 1
     """Rounds between evaluations; the first and last round are always evaluated."""
-    checkpoint_every: int = 10
+    checkpoint_every: NonNegativeInt = 10
     """Rounds between checkpoints; 0 saves only when the run stops."""
     save_models: bool = True
     """Whether every client's model is written when the run is complete."""
@@ -120,15 +121,13 @@ class EngineSettings:
     """Where to compute, such as "cpu" or "cuda"."""
     engine: Literal["auto", "sequential", "vectorized", "processes"] = "auto"
     """How clients are run: one by one, side by side in one program, in worker processes, or what suits the run."""
-    workers: int | None = None
+    workers: PositiveInt | None = None
     """Worker processes; as many as there are processors if not given."""
     store: Literal["auto", "memory", "disk"] = "auto"
     """Where clients' states are kept between rounds: in memory, on disk, or on disk if they are large."""
 
     def __post_init__(self) -> None:
-        for name, least in {"rounds": 1, "evaluate_every": 1, "checkpoint_every": 0, "workers": 1}.items():
-            if getattr(self, name) is not None and getattr(self, name) < least:
-                raise ValueError(f"engine.{name} = {getattr(self, name)} must be at least {least}.")
+        check_ranges(self, "engine")
 
 
 @dataclass(frozen=True)
@@ -252,7 +251,7 @@ def validated(kind: type[T], table: str, values: Mapping[str, Any]) -> T:
         return _reader(kind).validate_python(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
-        message = str(first["msg"])
+        message = str(first["msg"]).removeprefix("Input ")
         if first["type"] == "value_error":
             raise FedapmError(message.removeprefix("Value error, ")) from None
         where = ".".join([table, *(str(part) for part in first["loc"])])

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from pydantic import NonNegativeInt, PositiveInt
+
+from fedapm.core.ranges import check_ranges
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.settings import Experiment, Tables, merged, validated
@@ -21,11 +24,11 @@ class FlowerSettings:
 
     clients: tuple[str, ...] = ()
     """The ids of all clients, in order; by default they are numbered from 0, as many as `data.clients`."""
-    minimum: int = 1
+    minimum: PositiveInt = 1
     """Fewest usable replies with which a round counts."""
     timeout: float = 600.0
     """Seconds a round waits for replies before it ends with those that arrived."""
-    retries: int = 2
+    retries: NonNegativeInt = 2
     """How often a round with too few replies is announced again before the run stops."""
     wait: float = 300.0
     """Seconds to wait at the start until every client is online."""
@@ -37,9 +40,7 @@ class FlowerSettings:
     per client on the server's disk."""
 
     def __post_init__(self) -> None:
-        for name, least in {"minimum": 1, "retries": 0}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{TABLE}.{name} = {getattr(self, name)} must be at least {least}.")
+        check_ranges(self, TABLE)
         for name in ("timeout", "wait"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{TABLE}.{name} = {getattr(self, name)} must be a positive number of seconds.")

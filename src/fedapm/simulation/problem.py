@@ -96,7 +96,7 @@ class Problem:
         self._starts: dict[int, Start] = {}
         first = self._start(0)
         if (order := picture_order(first.network.module)) is not None:
-            self.federation = federation.stored(order)
+            self.federation = federation.with_memory_format(order)
         self.u0 = first.network.read(first.network.split.shared)
         self._check_shared()
 

@@ -131,7 +131,7 @@ def test_every_actor_is_a_client_and_the_papers_network_takes_them(root: Path) -
     federation = CREMAD().federation(Source(root), Natural(minimum=2), test_fraction=0.5, seed=0)
     assert [client.id for client in federation.clients] == ["1001", "1002"]
     assert federation.classes == 4
-    assert federation.measured
+    assert federation.has_lengths
     blind = federation.without({"video": [0]})
     assert not blind.has(0, "video")
     network = MMActionClassifier(classes=4, **MMActionClassifier.arguments_for(federation.shapes))

@@ -92,7 +92,7 @@ def edit(path: Path, line: int, change: Callable[[str], str]) -> None:
 
 def shards(root: Path) -> dict[str, set[tuple[str, int]]]:
     """The files of each modality's features, which are other files when they have been made anew."""
-    base = Source(root).features("crisismmd")
+    base = Source(root).feature_folder("crisismmd")
     return {
         kind: {(path.name, path.stat().st_ino) for path in (base / kind).rglob("*.safetensors")}
         for kind in ("image", "text")
@@ -164,7 +164,7 @@ def test_a_pair_is_the_features_of_its_picture_and_its_text(prepared: Path) -> N
 def test_pairs_are_dealt_out_to_clients(prepared: Path) -> None:
     dealt = CrisisMMD().federation(Source(prepared), Dirichlet(2, 1.0, minimum=4), test_fraction=0.25, seed=1)
     assert sum(len(client.train) + len(client.test) for client in dealt.clients) == 18
-    assert dealt.measured
+    assert dealt.has_lengths
     assert dealt.classes == 8
     assert dealt.has(0, "text")
 

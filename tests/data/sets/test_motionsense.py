@@ -367,7 +367,7 @@ def test_clients_are_people_in_the_order_of_their_numbers(tmp_path: Path, known:
     federation = known.federation(source, Natural(), test_fraction=0.2, seed=0)
     ids = [c.id for c in federation.clients]
     assert [int(i.lstrip("s")) for i in ids] == [1, 2, 10]
-    assert federation.measured
+    assert federation.has_lengths
     assert federation.class_names == read(known, tmp_path).classes
     first = known.federation(source, Natural(clients=2), test_fraction=0.2, seed=0)
     assert [c.id for c in first.clients] == ids[:2]

@@ -50,7 +50,7 @@ class CREMAD(DataSet):
 
     name = "crema-d"
     about = "CREMA-D, acted emotions of 91 speakers as sound and video; needs --data-root and preparation"
-    encodes = ("image", "audio")
+    encoders = ("image", "audio")
     origin = Origin(
         page=PAGE,
         license="Open Database Licence (ODbL) 1.0",
@@ -74,7 +74,7 @@ class CREMAD(DataSet):
         """All kept clips by name: sound and frames, and how many frames of each a clip has."""
         folder = located(source.folder(self.name))
         listed = clips(folder)
-        home, look = source.features(self.name), video.settings(image_encoder(source.image_encoder).settings)
+        home, look = source.feature_folder(self.name), video.settings(image_encoder(source.image_encoder).settings)
         hint = "run: fedapm data prepare crema-d."
         sounds, films = items(media(folder, SOUNDS, listed)), items(media(folder, FILMS, listed))
         heard = cache.load(home, sounds, audio.settings(self.sound), what=HEARD, hint=hint)
@@ -91,7 +91,7 @@ class CREMAD(DataSet):
         folder = located(source.folder(self.name))
         listed = clips(folder)
         sounds, films = media(folder, SOUNDS, listed), media(folder, FILMS, listed)
-        home, kind = source.features(self.name), image_encoder(source.image_encoder)
+        home, kind = source.feature_folder(self.name), image_encoder(source.image_encoder)
         look = video.settings(kind.settings)
         encoder = functools.cache(lambda: kind(fetch_weights=source.fetch_weights))
         if not cache.complete(home, items(films), look):

@@ -84,7 +84,7 @@ class CrisisMMD(DataSet):
         "solver": {"lr": 0.1, "batch_size": 50},
         "engine": {"evaluate_every": 5},
     }
-    encodes = MODALITIES
+    encoders = MODALITIES
 
     def labels(self, source: Source) -> Labels:
         """What each picture shows; pictures and texts are not touched."""
@@ -100,7 +100,7 @@ class CrisisMMD(DataSet):
                 kind.encoder()
         for kind in kinds:
             cache.prepare(kind.folder, kind.items, kind.settings, kind.encode, what=kind.what, progress=source.progress)
-        return source.features(self.name)
+        return source.feature_folder(self.name)
 
     def read(self, source: Source) -> Pool:
         """All pairs in the published order: training, development, test."""
@@ -118,7 +118,7 @@ class CrisisMMD(DataSet):
         seeing, reading = image_encoder(source.image_encoder), text_encoder(source.text_encoder)
         see = once(lambda: seeing(fetch_weights=source.fetch_weights))
         understand = once(lambda: reading(fetch_weights=source.fetch_weights))
-        where = source.features(self.name)
+        where = source.feature_folder(self.name)
         return (
             _Kind(
                 f"pictures of {self.name}",

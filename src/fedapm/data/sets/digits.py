@@ -24,7 +24,7 @@ import torch
 from fedapm.core.random import numpy_generator
 from fedapm.data.dataset import DataSet, Pool, Source
 from fedapm.data.federation import Federation
-from fedapm.data.partition import Natural, Partitioner, Rule
+from fedapm.data.partition import Natural, Partitioner, PartitionRule
 from fedapm.errors import FedapmError
 
 EXCHANGED_PAIRS = 2
@@ -50,20 +50,20 @@ class Digits(DataSet):
         classes = tuple(map(str, range(10)))
         return Pool(torch.from_numpy(y), classes, ("image",), inputs=(torch.from_numpy(x),))
 
-    def federation(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
+    def federation(self, source: Source, rule: PartitionRule, *, test_fraction: float, seed: int) -> Federation:
         """The pictures dealt out to sites, as each site reads and codes them."""
         del source
         return federation(_dealing(rule), test_fraction=test_fraction, seed=seed)
 
-    def outline(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
+    def index_federation(self, source: Source, rule: PartitionRule, *, test_fraction: float, seed: int) -> Federation:
         """The sites with positions instead of pictures; what a picture counts as depends on the site's codes."""
         del source
         return federation(_dealing(rule), test_fraction=test_fraction, seed=seed, positions=True)
 
 
-def _dealing(rule: Rule) -> Partitioner:
+def _dealing(rule: PartitionRule) -> Partitioner:
     if isinstance(rule, Natural):
-        raise FedapmError("the samples of digits are nobody's by nature; choose another data.partition.")
+        raise FedapmError("the samples of digits have no owner; choose another data.partition.")
     return rule
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedapm.core.samples import Samples
 from fedapm.data.dataset import DataSet, Pool, Source, federate
 from fedapm.data.federation import ClientData, Federation
-from fedapm.data.partition import Rule
+from fedapm.data.partition import PartitionRule
 from fedapm.errors import FedapmError
 
 AT_ONCE = 128
@@ -80,7 +80,7 @@ class PictureSet(DataSet):
         pool = self.pictures(source)
         return replace(pool, inputs=(standardise(pool.inputs[0], self.mean, self.std),))
 
-    def federation(self, source: Source, rule: Rule, *, test_fraction: float, seed: int) -> Federation:
+    def federation(self, source: Source, rule: PartitionRule, *, test_fraction: float, seed: int) -> Federation:
         """The samples dealt out to clients.
 
         Bytes are dealt out and every client's are standardised afterwards: a quarter of the memory is moved, and the

@@ -54,7 +54,7 @@ class RAVDESS(DataSet):
 
     name = "ravdess"
     about = "RAVDESS, 1,440 clips of speech by 24 actors in eight emotions; needs --data-root"
-    encodes = ("audio",)
+    encoders = ("audio",)
     origin = Origin(
         page="https://zenodo.org/records/1188976",
         license="CC BY-NC-SA 4.0",
@@ -87,7 +87,7 @@ class RAVDESS(DataSet):
             return Pool(**_described(found, content), inputs=padded(found, content))
         listed = clips(found)
         kept = cache.load(
-            source.features(self.name),
+            source.feature_folder(self.name),
             items(listed),
             audio.settings(self.sound),
             what=WHAT,
@@ -109,7 +109,7 @@ class RAVDESS(DataSet):
             return None
         listed = clips(found)
         return cache.prepare(
-            source.features(self.name),
+            source.feature_folder(self.name),
             items(listed),
             audio.settings(self.sound),
             lambda chosen: audio.encoded([listed[k].path for k in chosen], self.sound),

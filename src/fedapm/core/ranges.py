@@ -1,0 +1,53 @@
+"""The ranges that the annotations of settings declare, as ``rho: NonNegativeFloat``.
+
+pydantic checks them in experiment files; :func:`check_ranges` does for objects made in Python.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+
+def check_ranges(settings: Any, table: str) -> None:
+    """Check the fields of a dataclass against the ranges in their annotations.
+
+    Args:
+        settings: An object of a dataclass.
+        table: Where the fields are in an experiment file, for the message.
+
+    Raises:
+        ValueError: Where a value is out of range. None is never checked.
+    """
+    for name, bounds in _bounds(type(settings)).items():  # type: ignore[arg-type]  # mypy: classes are hashable
+        value = getattr(settings, name)
+        for bound in bounds if value is not None else ():
+            if expected := _violated(value, bound):
+                raise ValueError(f"{table}.{name} = {value}: should be {expected}.")
+
+
+@cache
+def _bounds(kind: type) -> dict[str, list[Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    # a range may be one part of a union, as in PositiveFloat | None
+    return {
+        name: [bound for part in (hint, *get_args(hint)) for bound in getattr(part, "__metadata__", ())]
+        for name, hint in hints.items()
+    }
+
+
+def _violated(value: Any, bound: Any) -> str | None:
+    """The range that a value should be in, where it is not."""
+    match bound:
+        # not the opposite comparison, which NaN would pass
+        case Gt(low) if not value > low:
+            return f"greater than {low}"
+        case Ge(low) if not value >= low:
+            return f"greater than or equal to {low}"
+        case Lt(high) if not value < high:
+            return f"less than {high}"
+        case Le(high) if not value <= high:
+            return f"less than or equal to {high}"
+    return None
