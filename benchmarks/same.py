@@ -22,7 +22,7 @@ ROUNDS = 2
 ALLOWED = 1e-9
 CASES = (
     (replace(CNN, clients=4, samples=100, tests=10, selected=2), ("sequential",)),
-    (replace(TINY, clients=50, selected=20), ("sequential", "vectorised")),
+    (replace(TINY, clients=50, selected=20), ("sequential", "vectorized")),
 )
 
 

@@ -24,7 +24,7 @@ from workloads import QUICK, WORKLOADS, Workload
 from fedapm.runs.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
-BARE, OURS, MANY, TOGETHER = "bare PyTorch loop", "fedapm, sequential", "fedapm, {} workers", "fedapm, vectorised"
+BARE, OURS, MANY, TOGETHER = "bare PyTorch loop", "fedapm, sequential", "fedapm, {} workers", "fedapm, vectorized"
 EVALUATE_EVERY = 5
 LABELS = {"fedavg": "FedAvg", "fedapm": "FedAPM", "cpu": "CPU", "wall": "wall"}
 
