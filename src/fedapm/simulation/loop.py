@@ -46,7 +46,7 @@ class Callback(Protocol):
     """Something that follows a run: a record, a checkpoint, a progress bar."""
 
     def on_round_end(self, progress: Progress, record: Record, seconds: float) -> None:
-        """A round is finished and its results are in place; raise :class:`fedapm.StopRun` to end the run here."""
+        """A round is finished and its results are in place; raise ``StopRun`` to end the run here."""
 
     def on_run_end(self, progress: Progress, status: str) -> None:
         """The run ends: complete, interrupted or diverged."""
