@@ -63,9 +63,9 @@ def train(
     weights: Literal["uniform", "samples"] | None = None,
     units: Literal["client", "paper"] | None = None,
     device: str | None = None,
-    engine: Literal["auto", "sequential", "vectorised", "processes"] | None = None,
+    engine: Literal["auto", "sequential", "vectorized", "processes"] | None = None,
     workers: int | None = None,
-    store: Literal["auto", "memory", "mapped"] | None = None,
+    store: Literal["auto", "memory", "disk"] | None = None,
     **hyperparameters: Any,
 ) -> Result:
     """Train a model for every client.

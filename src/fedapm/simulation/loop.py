@@ -30,13 +30,13 @@ class Callback:
         """Refuse a run that cannot be followed, before anything of it is written."""
 
     def on_resume(self, records: Sequence[RoundRecord]) -> None:
-        """A run goes on after these rounds; as at the end of a round, :class:`fedapm.StopRun` ends it here."""
+        """A run goes on after these rounds; as at the end of a round, ``StopRun`` ends it here."""
 
     def on_server_update(self, state: RunState, record: RoundRecord) -> None:
         """A round's results are in place; all of its record is known but the evaluation and the drift."""
 
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
-        """A round is finished, evaluated where it is due, and recorded; raise :class:`fedapm.StopRun` to end here."""
+        """A round is finished, evaluated where it is due, and recorded; raise ``StopRun`` to end here."""
 
     def on_run_end(self, state: RunState, status: str) -> None:
         """The run ends: complete, interrupted or diverged."""
