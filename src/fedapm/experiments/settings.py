@@ -244,16 +244,6 @@ def _reader(kind: type[T]) -> TypeAdapter[T]:
     return _READERS[kind]
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The settings in which two experiments differ, as ``table.key``."""
-    return [
-        f"{table}.{key}"
-        for table in sorted({*old, *new})
-        for key in sorted({*old.get(table, {}), *new.get(table, {})})
-        if old.get(table, {}).get(key) != new.get(table, {}).get(key)
-    ]
-
-
 def plain(table: Mapping[str, Any]) -> dict[str, Any]:
     """A table as TOML can hold it: without what is not set, and with lists for tuples."""
     return {
