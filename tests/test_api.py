@@ -320,7 +320,7 @@ def test_metrics_of_ones_own_stand_beside_the_others(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(made.history[plain.history.columns], plain.history, rtol=1e-9)
 
 
-class Rounds:
+class Rounds(fedapm.Callback):
     """Writes down what it hears."""
 
     def __init__(self) -> None:

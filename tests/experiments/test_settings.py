@@ -19,11 +19,11 @@ from fedapm.experiments.settings import (
     EngineSettings,
     Experiment,
     ModelSettings,
-    differences,
     merged,
     parse_assignment,
     read_toml,
 )
+from fedapm.runs.config import differences
 from tests.helpers.unit import few, refused
 
 

@@ -15,7 +15,6 @@ from fedapm.flower.client import versions
 from fedapm.flower.client.versions import Version, Versions
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.version import version_id
-from fedapm.runs.lock import at_work, lock_of
 from fedapm.simulation.stores.base import ClientState
 from tests.helpers.unit import refused
 
@@ -97,12 +96,3 @@ def test_two_processes_do_not_work_on_one_client(tmp_path, monkeypatch):
     store.folder.mkdir(parents=True)
     with FileLock(store.folder / "lock"), refused("two nodes must not share"), store.locked():
         raise AssertionError("it is not alone")
-
-
-def test_a_lock_tells_whether_a_server_is_at_work(tmp_path):
-    out = tmp_path / "run"
-    assert not at_work(out)
-    with lock_of(out):
-        assert at_work(out)
-    assert not at_work(out)
-    assert not at_work(tmp_path / "nowhere" / "run")

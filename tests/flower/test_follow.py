@@ -1,8 +1,10 @@
 """Waiting for a run on Flower: what is shown, and how its end is noticed."""
 
+from contextlib import ExitStack
+
 from fedapm.flower.local import follow
 from fedapm.flower.local.flower_cli import FlowerCli, RunStatus
-from fedapm.runs.lock import lock_of
+from fedapm.runs.folder import locked
 from tests.flower.cases import Case
 from tests.helpers.unit import refused
 
@@ -47,18 +49,18 @@ def test_a_server_that_is_gone_is_noticed_at_once(tmp_path, monkeypatch):
     out = tmp_path / "run"
     monkeypatch.setattr(follow, "POLL", 0.0)
     monkeypatch.setattr(follow, "STATUS_TRIES", 2)
-    lock = lock_of(out)
-    lock.acquire()
+    lock = ExitStack()
+    lock.enter_context(locked(out))
     looked = []
 
     def show_nothing(path):
         looked.append(path)
         if len(looked) == 3:
-            lock.release()
+            lock.close()
         return original(path)
 
-    original = follow.at_work
-    monkeypatch.setattr(follow, "at_work", show_nothing)
+    original = follow.is_locked
+    monkeypatch.setattr(follow, "is_locked", show_nothing)
     with refused("process ended", "same command"):
         follow.follow(ScriptedCli(listed("running"), listed("running")), "7", out, 3, lambda _: None)
 
@@ -85,7 +87,7 @@ def test_a_run_under_way_is_joined_and_a_dead_one_replaced(tmp_path):
     out = tmp_path / "run"
     first = ScriptedCli({"run-id": "1"})
     assert follow.submit(first, tmp_path, out) == "1"
-    with lock_of(out):
+    with locked(out):
         assert follow.submit(ScriptedCli(), tmp_path, out) == "1"
     again = ScriptedCli({}, {"run-id": "2"})
     assert follow.submit(again, tmp_path, out) == "2"

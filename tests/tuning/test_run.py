@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from filelock import FileLock
 
 from fedapm import FedapmError
 from fedapm.core.samples import Samples
 from fedapm.data import ClientData, Federation
 from fedapm.experiments import build, compare
-from fedapm.experiments.settings import differences
+from fedapm.runs import folder as run_folder
+from fedapm.runs.config import differences
+from fedapm.runs.folder import locked
 from fedapm.runs.records import load_run
 from fedapm.tuning import Options, Tuned, load_tuned
 from fedapm.tuning.trial import Scorer
@@ -173,8 +174,9 @@ def test_tuning_without_validation_data_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_two_searches_at_a_time_in_one_folder_are_refused(done: Tuned) -> None:
-    with FileLock(done.folder / ".lock"), refused("another fedapm tune"):
+def test_two_searches_at_a_time_in_one_folder_are_refused(done: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "PATIENCE", 0.05)
+    with locked(done.folder), refused("another fedapm tune"):
         search(done.folder)
 
 

@@ -61,7 +61,7 @@ def tune(
     image_encoder: ImageEncoder = None,
     text_encoder: TextEncoder = None,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="How clients are run in a trial: sequential, vectorised or auto.")
+        str | None, typer.Option("--engine", help="How clients are run in a trial: sequential, vectorized or auto.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", help="Trials at a time; as many as there are processors if not given.")

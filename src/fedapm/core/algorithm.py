@@ -128,67 +128,110 @@ class ClientUpdate:
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """A federated method: a frozen set of hyperparameters and five pure functions.
+    """A federated method: a frozen dataclass of hyperparameters, with pure functions of states.
 
-    ``scope`` says how it sees the model: "split" as the experiment splits it, "whole" as one shared model,
-    "none" as wholly personal. ``views`` names the models it is judged by. ``preset`` is set by methods that are
-    defined by which stage is personal. ``cumulative`` names the sums that the server keeps adding up over rounds
-    because they are changes of what clients keep (None: not known): what such a client has sent must be taken back
-    before it can begin anew. ``personal``, ``sends`` and ``evaluates`` say in words what a client keeps to itself, what
-    it sends and which model is judged; the table of methods in the documentation is made from them.
-
-    For tuning, ``search_space`` has the ranges of its own hyperparameters, per client, and ``search_grid`` a few values
-    of the most important ones, in ``grid_units``. ``unit_powers`` names the hyperparameters that depend on the units:
-    in the paper's units it is the per-client one times this power of the number of clients m, for the reasons in
-    docs/explanation/fedapm.md. A method inherits all four from the one it extends.
+    A method inherits the class attributes of the one it extends.
     """
 
     name: ClassVar[str]
+    """What it is called on the command line and in settings."""
     label: ClassVar[str]
+    """What it is called in reports."""
     scope: ClassVar[Scope] = "split"
+    """How it sees the model: as the experiment splits it ("split"), as one shared model ("whole") or as wholly
+    personal ("none")."""
     views: ClassVar[tuple[str, ...]] = ("model",)
+    """The names of the models of a client that are evaluated."""
     preset: ClassVar[Preset | None] = None
+    """The stage that is personal, in methods that are defined by it."""
     cumulative: ClassVar[tuple[str, ...] | None] = None
+    """The sums that the server adds up over rounds because they are changes of what clients keep; None: not known.
+    What a client has added to them must be taken back before it can start again."""
     personal: ClassVar[str]
+    """What a client keeps to itself, in words; the table of methods in the documentation is made from these three."""
     sends: ClassVar[str]
+    """What a client sends, in words."""
     evaluates: ClassVar[str]
+    """Which model is evaluated, in words."""
     search_space: ClassVar[SearchSpace] = ()
+    """For tuning: the ranges of its own hyperparameters, in per-client units."""
     search_grid: ClassVar[SearchSpace] = ()
+    """For tuning: a few values of the most important hyperparameters, in ``grid_units``."""
     grid_units: ClassVar[Units] = "client"
     unit_powers: ClassVar[Mapping[str, int]] = {}
+    """The hyperparameters that depend on the units: in the paper's units they are the per-client ones times this power
+    of the number of clients m. The explanation of FedAPM says why."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "algorithm")
 
     def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
-        """The network and its blocks as the method needs them; most take the network as it is."""
+        """The network and its blocks as the method needs them; most take the network as it is.
+
+        Args:
+            network: The experiment's network; it may be changed.
+            split: Its parameters as the experiment splits them.
+
+        Returns:
+            The network to train, and its parameters as the method splits them.
+        """
         if self.preset is not None:
             split = SplitRule(self.preset, frozen=split.frozen).apply(network)
         return network, split.scoped(self.scope)
 
     @abstractmethod
     def server_init(self, u0: Vec) -> State:
-        """What the server keeps; its vector ``u`` is the shared model, where there is one."""
+        """What the server keeps; its vector ``u`` is the shared model, where there is one.
+
+        Args:
+            u0: The shared parameters at the start.
+        """
 
     @abstractmethod
     def client_init(self, u0: Vec, v0: Vec) -> State:
-        """What a client keeps between rounds."""
+        """What a client keeps between rounds.
+
+        Args:
+            u0: The shared parameters at the start.
+            v0: The client's personal parameters at the start.
+        """
 
     def broadcast(self, server: State) -> State:
-        """What every selected client receives."""
+        """What every selected client receives; the server's whole state unless a method says otherwise."""
         return server
 
     @abstractmethod
     def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
-        """A selected client's local work."""
+        """A selected client's local work.
+
+        Args:
+            broadcast: What the server sent.
+            state: What the client kept from its last round.
+            task: Its loss f_i and the solver for it.
+
+        Returns:
+            What is sent, what is kept, and the client's copy of the shared parameters.
+        """
 
     @abstractmethod
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
-        """The server's new state from the sum of all uploads; m is the number of clients, selected or not."""
+        """The server's new state.
+
+        Args:
+            state: Its state before the round.
+            total: The uploads of the round, added up.
+            m: The number of clients, selected or not.
+        """
 
     @abstractmethod
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
-        """The shared and personal parts (u, v) that are evaluated and exported for a client."""
+        """The shared and personal parameters (u, v) that are evaluated and exported for a client.
+
+        Args:
+            broadcast: What the server would send now.
+            state: What the client keeps.
+            view: Which of the method's ``views``.
+        """
 
     def stationarity(self, broadcast: State, state: State, task: Task) -> Stationarity | None:
         """How far a client is from the method's stationary point, where the method defines one."""

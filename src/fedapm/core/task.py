@@ -141,10 +141,22 @@ class LocalTask:
         batch: Samples | None = None,
         loss: Loss | None = None,
     ) -> Vec:
-        """Minimise weight·f + ⟨linear, p⟩ + prox over the parameters named in ``start``, the others fixed.
+        """Minimize weight·f + ⟨linear, p⟩ + prox by SGD over the parameters p named in ``start``.
 
-        ``batch`` takes one batch instead of all local data (an epoch is then one step), ``loss`` another loss.
-        What is neither in ``start`` nor in ``fixed`` keeps the value it has in the network (frozen parameters).
+        Args:
+            start: Where p starts.
+            fixed: The values of other parameters. Those in neither keep the value they have in the network, as frozen
+                ones do.
+            weight: The weight of f; 1 in per-client units if not given.
+            linear: The linear term.
+            prox: The proximal term.
+            stop: When to stop; after the solver's epochs if not given.
+            lr: The step size before the schedule; the solver's if not given.
+            batch: One batch to use instead of all local data; an epoch is then one step.
+            loss: Another loss of the network's outputs and the targets.
+
+        Returns:
+            The new p.
         """
         if not start:
             return start

@@ -23,7 +23,7 @@ class Vec(Mapping[str, Tensor]):
     # numpy's numbers would otherwise try to take a Vec apart when they stand on the left of it
     __array_ufunc__ = None
     batched: ClassVar[bool] = False
-    """Whether the vectors of several clients are side by side (see :mod:`fedapm.stack`)."""
+    """Whether the vectors of several clients are side by side (see ``fedapm.core.batched``)."""
 
     def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
         self._tensors: dict[str, Tensor] = dict(tensors or {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +14,10 @@ from fedapm.core.solver import SGDConfig
 from fedapm.errors import Diverged, FedapmError, did_you_mean
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
-from fedapm.experiments.settings import Experiment, ModelSettings, Tables, differences, validated
+from fedapm.experiments.settings import Experiment, ModelSettings, Tables, validated
 from fedapm.runs.files import read_json, write_json
-from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.folder import is_done, locked
 from fedapm.runs.layout import COMPARE_INFO
-from fedapm.runs.records import is_run, load_run
 from fedapm.simulation.spec import CallbackFactory, RunSpec
 
 logger = logging.getLogger(__name__)
@@ -164,31 +162,21 @@ def run_all(
     about: About | None = None,
 ) -> list[Path]:
     """Run what is not finished yet; a run that was cut off goes on where it stopped."""
-    noted = about.over(out) if about is not None else None
-    clients = build.federation(experiments[0].data)
-    prepared: list[tuple[Path, RunSpec]] = []
-    for settings in experiments:
-        folder = run_folder(out, settings.algorithm.name, settings.engine.seed)
-        prepared.append((folder, build.plan(settings, clients)))
-    finished = [is_run(folder) and load_run(folder).complete for folder, _ in prepared]
-    for (folder, plan), done in zip(prepared, finished, strict=True):
-        if done:
-            _check_same(folder, plan)
-    for (folder, plan), done in zip(prepared, finished, strict=True):
-        if not done:
-            try:
-                execute(plan, folder, resume=True, progress=progress, callbacks=callbacks)
-            except Diverged as error:
-                logger.warning("%s The comparison goes on without this run.", error)
-        # not before there is a run: a comparison that is refused leaves nothing behind
-        if noted is not None:
-            write_json(out / COMPARE_INFO, noted)
+    with locked(out):
+        info = about.over(out) if about is not None else None
+        clients = build.federation(experiments[0].data)
+        prepared: list[tuple[Path, RunSpec]] = []
+        for settings in experiments:
+            folder = run_folder(out, settings.algorithm.name, settings.engine.seed)
+            prepared.append((folder, build.plan(settings, clients)))
+        done = [is_done(folder, plan.settings, "compare into another folder") for folder, plan in prepared]
+        for (folder, plan), is_there in zip(prepared, done, strict=True):
+            if not is_there:
+                try:
+                    execute(plan, folder, resume=True, progress=progress, callbacks=callbacks)
+                except Diverged as error:
+                    logger.warning("%s The comparison goes on without this run.", error)
+            # not before there is a run: a comparison that is refused leaves nothing behind
+            if info is not None:
+                write_json(out / COMPARE_INFO, info)
     return [folder for folder, _ in prepared]
-
-
-def _check_same(folder: Path, plan: RunSpec) -> None:
-    changed = {*differences(tomllib.loads(load_run(folder).config), plan.settings)} - MAY_CHANGE_ON_RESUME
-    if changed:
-        raise FedapmError(
-            f"{folder} was run with other settings ({', '.join(sorted(changed))}); compare into another folder."
-        )

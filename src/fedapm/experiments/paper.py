@@ -22,6 +22,7 @@ from fedapm.report.card import write_card
 from fedapm.report.paper.page import write_paper_report
 from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import read_json, write_json
+from fedapm.runs.folder import locked, refuse_foreign
 from fedapm.runs.layout import PAPER_COMPARE, PAPER_FRACTION, PAPER_INFO, PAPER_RHO, PAPER_TUNE
 from fedapm.runs.sessions import session
 
@@ -107,6 +108,10 @@ class Paper:
 
     def run(self, about: Mapping[str, Any]) -> Path:
         """Do what is not done yet and write the report."""
+        with locked(self.out):
+            return self._run(about)
+
+    def _run(self, about: Mapping[str, Any]) -> Path:
         self._begin(about)
         with session(self.out):
             steps = [self._tune, self._compare, self._sweep_rho, self._sweep_fraction]
@@ -126,8 +131,7 @@ class Paper:
             if changed:
                 raise FedapmError(f"{self.out} was begun with other {', '.join(changed)}; use another folder.")
             return
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise FedapmError(f"{self.out} is not empty and not from fedapm paper; use another folder.")
+        refuse_foreign(self.out, PAPER_INFO, "paper")
         # refuse what is wrong before anything is left behind
         compare.plans(self.scale.methods, self.scale.seeds, *self.layers)
         write_json(path, asked)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import logging
-import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import tomli_w
-
 from fedapm.core.record import RoundRecord
 from fedapm.errors import FedapmError
 from fedapm.experiments.result import Result, write_models
-from fedapm.experiments.settings import differences
 from fedapm.loggers.console import RoundProgress
-from fedapm.runs.files import remove_leftovers, write_atomic, write_json
-from fedapm.runs.folder import MAY_CHANGE_ON_RESUME, refuse_to_overwrite
-from fedapm.runs.layout import CHECKPOINTS, CONFIG, ENGINE, ROUNDS, TIMINGS
-from fedapm.runs.records import JsonLines, is_run, load_run
+from fedapm.runs.config import write_config
+from fedapm.runs.files import remove_leftovers, write_json
+from fedapm.runs.folder import check_settings, locked, refuse_to_overwrite, rewind
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, ENGINE, ROUNDS
+from fedapm.runs.records import is_run, load_run
 from fedapm.simulation.callbacks import Checkpointer, History, RecordWriter
 from fedapm.simulation.engines import auto
 from fedapm.simulation.engines.base import Resumed
@@ -50,13 +48,14 @@ def execute(
     Returns:
         The history and every client's model.
     """
-    if out is not None and not (resume and is_run(out)):
-        refuse_to_overwrite(out)
-    chosen = plan.open_engine(out / CHECKPOINTS / disk.ROWS if out is not None else None)
-    try:
-        return _execute(plan, chosen, out, resume, progress, callbacks)
-    finally:
-        chosen.engine.close()
+    with locked(out) if out is not None else nullcontext():
+        if out is not None and not (resume and is_run(out)):
+            refuse_to_overwrite(out)
+        chosen = plan.open_engine(out / CHECKPOINTS / disk.ROWS if out is not None else None)
+        try:
+            return _execute(plan, chosen, out, resume, progress, callbacks)
+        finally:
+            chosen.engine.close()
 
 
 def _execute(
@@ -79,7 +78,7 @@ def _execute(
     extra = [make(plan, out, resumed.state.round if resumed is not None else -1) for make in factories]
     if out is not None:
         if resumed is None:
-            write_atomic(out / CONFIG, tomli_w.dumps(plan.settings))
+            write_config(out, plan.settings)
         write_json(out / ENGINE, {"engine": engine.name, "why": chosen.why})
         folder = RecordWriter(out, plan.info())
         callbacks.append(folder)
@@ -100,33 +99,17 @@ def _execute(
 
 
 def _resume(out: Path, plan: RunSpec, loop: Loop, history: History) -> Resumed | None:
-    config = out / CONFIG
-    if not config.is_file():
-        raise FedapmError(f"{out} has no {CONFIG}, so there is no knowing what to resume; use another folder.")
+    advice = f"resume it with the same ones (fedapm run {out / CONFIG} --out {out} --resume) or use another folder"
+    check_settings(out, plan.settings, advice, more_rounds=True)
     remove_leftovers(out)
-    old = tomllib.loads(config.read_text("utf-8"))
-    changed = [setting for setting in differences(old, plan.settings) if setting not in MAY_CHANGE_ON_RESUME]
-    if "engine.rounds" in changed:
-        before = old.get("engine", {}).get("rounds", 0)
-        longer = plan.schedule.rounds > before
-        if longer and plan.problem.solver.lr_schedule != "cosine":
-            changed.remove("engine.rounds")
-    if changed:
-        raise FedapmError(
-            f"{out} was run with other settings ({', '.join(changed)}); resume it with the same ones "
-            f"(fedapm run {config} --out {out} --resume) or use another folder."
-        )
     resumed = loop.engine.load(out / CHECKPOINTS, loop.state)
     last = resumed.state.round if resumed is not None else -1
-    rounds = JsonLines(out / ROUNDS)
-    rounds.rewind(last)
-    JsonLines(out / TIMINGS).rewind(last)
-    history.records.extend(cast(Iterable[RoundRecord], rounds))
+    history.records.extend(cast(list[RoundRecord], rewind(out, last)))
     if len(history.records) != last + 1:
         raise FedapmError(
-            f"{rounds.path} lacks rounds that the checkpoint of round {last} has; start again in another folder."
+            f"{out / ROUNDS} lacks rounds that the checkpoint of round {last} has; start again in another folder."
         )
-    write_atomic(config, tomli_w.dumps(plan.settings))
+    write_config(out, plan.settings)
     info = load_run(out).info
     if resumed is not None and info.get("stopped") and info.get("finished") == last:
         logger.info("%s was stopped early after round %d (%s) and is not continued.", out, last, info["stopped"])

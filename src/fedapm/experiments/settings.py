@@ -22,6 +22,7 @@ from fedapm.core.ranges import check_ranges
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset, SplitRule
 from fedapm.errors import FedapmError, closest, did_you_mean
+from fedapm.runs.config import present_value
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -170,8 +171,6 @@ class Experiment:
         return tomli_w.dumps(self.tables())
 
 
-OLD_VALUES = {"engine.engine": {"vectorised": "vectorized"}, "engine.store": {"mapped": "disk"}}
-"""Values that have another name now; the old ones go on working."""
 _renamed_once: set[str] = set()
 
 
@@ -179,8 +178,8 @@ def renamed_values(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A table with the present names of values that were renamed; each old one is mentioned once."""
     renamed = dict(values)
     for key, value in values.items():
-        now = OLD_VALUES.get(f"{table}.{key}", {}).get(value) if isinstance(value, str) else None
-        if now is not None:
+        now = present_value(f"{table}.{key}", value)
+        if now != value:
             renamed[key] = now
             if value not in _renamed_once:
                 _renamed_once.add(value)
@@ -262,21 +261,6 @@ def _reader(kind: type[T]) -> TypeAdapter[T]:
     if kind not in _READERS:
         _READERS[kind] = TypeAdapter(kind)
     return _READERS[kind]
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The settings in which two experiments differ, as ``table.key``."""
-    return [
-        f"{table}.{key}"
-        for table in sorted({*old, *new})
-        for key in sorted({*old.get(table, {}), *new.get(table, {})})
-        if _present(table, key, old) != _present(table, key, new)
-    ]
-
-
-def _present(table: str, key: str, tables: Mapping[str, Any]) -> Any:
-    value = tables.get(table, {}).get(key)
-    return OLD_VALUES.get(f"{table}.{key}", {}).get(value, value) if isinstance(value, str) else value
 
 
 def plain(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,11 @@ from fedapm.errors import Diverged, FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.compare import plans, run_folder
 from fedapm.experiments.run import execute
-from fedapm.experiments.settings import DataSettings, Experiment, differences
+from fedapm.experiments.settings import DataSettings, Experiment
 from fedapm.experiments.vary import Axis, value_text
 from fedapm.runs.files import read_json, write_json
-from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.folder import is_done, locked
 from fedapm.runs.layout import SWEEP_INFO
-from fedapm.runs.records import is_run, load_run
 from fedapm.simulation.spec import CallbackFactory
 
 logger = logging.getLogger(__name__)
@@ -85,26 +83,28 @@ def run_all(
     """Run what is not finished yet; a run that was cut off goes on, one that diverges does not stop the others."""
     if len(runs) > MANY:
         logger.warning("this sweep has %d runs; Ctrl-C stops it, and the same command goes on from there.", len(runs))
-    record = _record(axes, runs, out)
-    settled = [_settled(run.place(out), run.settings) for run in runs]
-    clients = _last_used(build.federation)
-    tried: set[Path] = set()
-    for run, done in zip(runs, settled, strict=True):
-        # what is wrong with a run is wrong with it in every seed
-        if not done and run.folder.parent not in tried:
-            tried.add(run.folder.parent)
-            plan = build.plan(run.settings, clients(run.settings.data))
-            plan.schedule.sampling.size(len(plan.problem))
-    write_json(out / SWEEP_INFO, record)
-    for number, (run, done) in enumerate(zip(runs, settled, strict=True), start=1):
-        if done:
-            continue
-        logger.info("Run %d of %d: %s", number, len(runs), run.title)
-        try:
-            plan = build.plan(run.settings, clients(run.settings.data))
-            execute(plan, run.place(out), resume=True, progress=progress, callbacks=callbacks)
-        except Diverged as error:
-            logger.warning("%s The sweep goes on without this run.", error)
+    with locked(out):
+        record = _record(axes, runs, out)
+        advice = "sweep into another folder"
+        done = [is_done(run.place(out), run.settings.tables(), advice, diverged=True) for run in runs]
+        clients = _last_used(build.federation)
+        tried: set[Path] = set()
+        for run, is_there in zip(runs, done, strict=True):
+            # what is wrong with a run is wrong with it in every seed
+            if not is_there and run.folder.parent not in tried:
+                tried.add(run.folder.parent)
+                plan = build.plan(run.settings, clients(run.settings.data))
+                plan.schedule.sampling.size(len(plan.problem))
+        write_json(out / SWEEP_INFO, record)
+        for number, (run, is_there) in enumerate(zip(runs, done, strict=True), start=1):
+            if is_there:
+                continue
+            logger.info("Run %d of %d: %s", number, len(runs), run.title)
+            try:
+                plan = build.plan(run.settings, clients(run.settings.data))
+                execute(plan, run.place(out), resume=True, progress=progress, callbacks=callbacks)
+            except Diverged as error:
+                logger.warning("%s The sweep goes on without this run.", error)
     return [run.place(out) for run in runs]
 
 
@@ -125,21 +125,6 @@ def _check_distinct(runs: Sequence[Member]) -> None:
         other = seen.setdefault(json.dumps(run.settings.tables(), sort_keys=True, default=str), run)
         if other is not run:
             raise FedapmError(f"{other.folder} and {run.folder} would be the same run; vary something that differs.")
-
-
-def _settled(folder: Path, settings: Experiment) -> bool:
-    """Whether there is nothing left to do: the run is complete, or it diverged, which it would do again."""
-    if not is_run(folder):
-        return False
-    run = load_run(folder)
-    if not run.complete and run.info.get("status") != "diverged":
-        return False
-    changed = {*differences(tomllib.loads(run.config), settings.tables())} - MAY_CHANGE_ON_RESUME
-    if changed:
-        raise FedapmError(
-            f"{folder} was run with other settings ({', '.join(sorted(changed))}); sweep into another folder."
-        )
-    return True
 
 
 def _record(axes: Sequence[Axis], runs: Sequence[Member], out: Path) -> dict[str, Any]:

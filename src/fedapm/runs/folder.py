@@ -1,21 +1,69 @@
-"""Run folders: who may write to one."""
+"""Folders of results: who may write to one, and whether what it holds may be continued."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from fedapm.errors import FedapmError
-from fedapm.runs.records import is_run
+from fedapm.runs.config import changed_settings, read_config
+from fedapm.runs.layout import LOCK, ROUNDS, TIMINGS
+from fedapm.runs.records import JsonLines, is_run, load_run
 
-MAY_CHANGE_ON_RESUME = {
-    "data.root",
-    "data.cache",
-    "engine.workers",
-    "engine.store",
-    "engine.checkpoint_every",
-    "engine.save_models",
-}
-"""Settings that a resumed run may change, because its results do not depend on them."""
+PATIENCE = 3.0
+"""Seconds to wait for a folder: the worker processes of a command that was killed hold it a moment longer."""
+
+
+@contextmanager
+def locked(
+    folder: Path, who: str = "fedapm command", advice: str = "wait for it or use another folder"
+) -> Iterator[None]:
+    """Hold a folder, which need not exist yet, for this process. The lock ends with the process, however that ends.
+
+    Args:
+        folder: The folder.
+        who: What holds it, for the message of whoever comes second.
+        advice: What to do about it, for the same message.
+
+    Raises:
+        FedapmError: If another process holds it.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FedapmError(f"{folder} is a file; give a folder for the results.")
+    path = _lock_path(folder)
+    missing = [parent for parent in path.parents if not parent.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=PATIENCE)
+    except Timeout:
+        raise FedapmError(f"another {who} is at work in {folder}; {advice}.") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        lock.release()
+        # a command that was refused leaves nothing behind
+        for parent in missing:
+            with suppress(OSError):
+                parent.rmdir()
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process on this machine works in a folder right now."""
+    path = _lock_path(folder)
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def refuse_to_overwrite(folder: Path) -> None:
@@ -25,3 +73,72 @@ def refuse_to_overwrite(folder: Path) -> None:
     if folder.is_dir() and any(folder.iterdir()):
         what = "already holds a run; continue it with --resume or" if is_run(folder) else "is not empty;"
         raise FedapmError(f"{folder} {what} choose another folder.")
+
+
+def refuse_foreign(folder: Path, info: str, command: str) -> None:
+    """Refuse a folder that holds something, but not what a command writes.
+
+    Args:
+        folder: The folder.
+        info: The file by which the command's own folders are known.
+        command: The command's name.
+    """
+    if folder.is_dir() and not (folder / info).is_file() and any(folder.iterdir()):
+        raise FedapmError(f"{folder} is not empty and not from fedapm {command}; use another folder.")
+
+
+def check_settings(
+    folder: Path,
+    settings: Mapping[str, Any],
+    advice: str,
+    *,
+    more_rounds: bool = False,
+    also_changed: Iterable[str] = (),
+) -> None:
+    """Refuse to go on with a run that was begun with other settings.
+
+    Args:
+        folder: The run folder.
+        settings: The settings it should have.
+        advice: What to do about it, for the message.
+        more_rounds: Whether the run may be made longer; under a cosine schedule it would be another one.
+        also_changed: Further differences that were noticed.
+    """
+    old = read_config(folder)
+    changed = changed_settings(old, settings)
+    longer = settings.get("engine", {}).get("rounds", 0) > old.get("engine", {}).get("rounds", 0)
+    if more_rounds and longer and settings.get("solver", {}).get("lr_schedule") != "cosine":
+        changed = [name for name in changed if name != "engine.rounds"]
+    changed += also_changed
+    if changed:
+        raise FedapmError(f"{folder} was run with other settings ({', '.join(changed)}); {advice}.")
+
+
+def is_done(folder: Path, settings: Mapping[str, Any], advice: str, *, diverged: bool = False) -> bool:
+    """Whether there is nothing left to do for a run, which must then have been run with these settings.
+
+    Args:
+        folder: The run folder.
+        settings: The settings it should have.
+        advice: What to do where it has others, for the message.
+        diverged: Whether a run that diverged is done: it would do so again.
+    """
+    if not is_run(folder):
+        return False
+    run = load_run(folder)
+    if not run.complete and not (diverged and run.diverged):
+        return False
+    check_settings(folder, settings, advice)
+    return True
+
+
+def rewind(folder: Path, last_round: int, files: Iterable[str] = (ROUNDS, TIMINGS)) -> list[dict[str, Any]]:
+    """Cut a run's files of rounds back to a round; the records that are left."""
+    for name in files:
+        JsonLines(folder / name).rewind(last_round)
+    return list(JsonLines(folder / ROUNDS))
+
+
+def _lock_path(folder: Path) -> Path:
+    place = folder.absolute()
+    return place.with_name(LOCK.format(name=place.name))

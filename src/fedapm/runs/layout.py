@@ -35,7 +35,6 @@ MLFLOW_ARTIFACTS = "mlflow-artifacts"
 TUNED = "tuned.toml"
 TRIALS = "trials"
 TRIALS_DATABASE = "trials.db"
-TUNE_LOCK = ".lock"
 
 # the steps of a paper
 PAPER_TUNE = "tune"

@@ -76,6 +76,11 @@ class Run:
         return self.info.get("status") == "complete"
 
     @property
+    def diverged(self) -> bool:
+        """Whether the run ended because no client had a finite result any more."""
+        return self.info.get("status") == "diverged"
+
+    @property
     def evaluated(self) -> list[dict[str, Any]]:
         """The rounds in which models were evaluated."""
         return [row for row in self.rounds if row.get("evaluations")]

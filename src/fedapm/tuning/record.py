@@ -8,9 +8,8 @@ from typing import Any
 
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
-from fedapm.experiments.settings import differences
+from fedapm.runs.config import changed_settings
 from fedapm.runs.files import read_json, remove_leftovers, write_json
-from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
 from fedapm.runs.layout import TRIALS, TRIALS_DATABASE, TUNE_INFO
 from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
@@ -59,7 +58,7 @@ def _check_same(out: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
     changed = [f"{name} was {_text(before.get(name))}" for name in now if before.get(name) != now[name]]
     for name, tables in asked["settings"].items():
         if name in old["settings"]:
-            changed += sorted({*differences(old["settings"][name], tables)} - MAY_CHANGE_ON_RESUME - {"engine.rounds"})
+            changed += sorted({*changed_settings(old["settings"][name], tables)} - {"engine.rounds"})
     if not changed and old["spaces"] != asked["spaces"]:
         changed = ["the search space"]
     if changed:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build, compare
-from fedapm.runs.layout import TRIALS_DATABASE, TUNE_INFO, TUNE_LOCK
+from fedapm.runs.folder import locked, refuse_foreign
+from fedapm.runs.layout import TRIALS_DATABASE, TUNE_INFO
 from fedapm.simulation.engines.processes import cores
 from fedapm.tuning.method_search import method_searches
 from fedapm.tuning.options import Options
@@ -22,8 +20,6 @@ from fedapm.tuning.results import Tuned, best_of, write_tuned
 from fedapm.tuning.search import Search
 from fedapm.tuning.study import Study, library, quiet, storage
 
-PATIENCE = 3
-"""Seconds to wait for a folder, because the workers of a search that was killed hold it a moment longer."""
 SHARE = 0.2
 """Share of each client's training data that trials are judged by, unless the user says otherwise."""
 
@@ -56,7 +52,8 @@ def tune(
         judged = clients.for_validation(first.data.validation, first.data.seed)
     asked = replace(asked, rounds=first.engine.rounds)
     found = method_searches(methods, common, asked, len(judged))
-    with _alone(out), quiet():
+    with locked(out, "fedapm tune"), quiet():
+        refuse_foreign(out, TUNE_INFO, "tune")
         begin(out, asked, found, judged, count)
         store = storage(out / TRIALS_DATABASE)
         studies = [Study(store, subject, asked) for subject in found]
@@ -87,22 +84,3 @@ def trial_layers(layers: Sequence[Mapping[str, Any]], options: Options) -> list[
     if options.rounds is not None:
         fixed["rounds"] = options.rounds
     return [*layers, {"data": {"validation": share}, "engine": fixed}]
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """The folder for this process alone; whoever holds it when it dies lets it go."""
-    if out.exists() and not out.is_dir():
-        raise FedapmError(f"{out} is a file; give a folder for the trials.")
-    if out.is_dir() and not (out / TUNE_INFO).is_file() and any(p.name != TUNE_LOCK for p in out.iterdir()):
-        raise FedapmError(f"{out} is not empty and holds no search; choose another folder.")
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / TUNE_LOCK)
-    try:
-        lock.acquire(timeout=PATIENCE)
-    except Timeout:
-        raise FedapmError(f"another fedapm tune is at work in {out}; wait for it or use another folder.") from None
-    try:
-        yield
-    finally:
-        lock.release()

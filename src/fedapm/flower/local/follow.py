@@ -11,8 +11,8 @@ from typing import Any
 from fedapm.errors import FedapmError
 from fedapm.flower.local.flower_cli import FlowerCli, RunStatus
 from fedapm.runs.files import read_json, write_json
+from fedapm.runs.folder import is_locked
 from fedapm.runs.layout import FLOWER_RUN, ROUNDS
-from fedapm.runs.lock import at_work
 from fedapm.runs.records import JsonLines, is_run, load_run
 
 POLL, STATUS_POLL = 0.5, 30.0
@@ -38,7 +38,7 @@ def submit(flower: FlowerCli, app: Path, out: Path) -> str:
     path = out.with_name(FLOWER_RUN.format(name=out.name))
     submitted = read_json(path) if path.is_file() else {}
     if submitted.get("superlink") == flower.superlink:
-        if at_work(out):
+        if is_locked(out):
             return str(submitted["id"])
         # its server may have died before the SuperLink noticed; a run the SuperLink does not know has ended
         with suppress(FedapmError):
@@ -72,7 +72,7 @@ def follow(flower: FlowerCli, id: str, out: Path, rounds: int, on_round: OnRound
     last = max((record["round"] for record in JsonLines(out / ROUNDS)), default=-1)
     asked, working = time.monotonic(), False
     while True:
-        before, working = working, at_work(out)
+        before, working = working, is_locked(out)
         complete = finished(out, rounds)
         for record in JsonLines(out / ROUNDS):
             if record["round"] > last:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import logging
-import tomllib
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import tomli_w
-from filelock import Timeout
 
 from fedapm.core.network import Loss
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
-from fedapm.experiments.settings import differences
 from fedapm.flower.problem import DataSummary, server_problem, template
 from fedapm.flower.server.checkpoint import SaveBeforeEvaluation, Saved, ServerCheckpoints
 from fedapm.flower.server.contributions import Contributions
@@ -29,10 +22,10 @@ from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.traffic import MessageLog
 from fedapm.flower.transport.transport import Transport
-from fedapm.runs.files import read_json, remove_leftovers, write_atomic, write_json
-from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.config import write_config
+from fedapm.runs.files import read_json, remove_leftovers, write_json
+from fedapm.runs.folder import check_settings, locked, rewind
 from fedapm.runs.layout import CHECKPOINTS, CONFIG, CONTRIBUTIONS, ENGINE, EVENTS, INFO, MESSAGES, ROUNDS, TIMINGS
-from fedapm.runs.lock import lock_of
 from fedapm.runs.records import JsonLines, is_run, load_run
 from fedapm.simulation.callbacks import RecordWriter
 from fedapm.simulation.engines.base import Resumed
@@ -41,13 +34,15 @@ from fedapm.simulation.problem import Model, Problem
 from fedapm.simulation.spec import RunSpec
 
 logger = logging.getLogger(__name__)
+FILES = (ROUNDS, TIMINGS, MESSAGES)
+"""Files of one line a round, which are cut back to the checkpoint when a run goes on."""
 
 
 def serve(
     link: Transport, deployment: Deployment, out: Path, model: Model | None = None, loss: Loss | None = None
 ) -> None:
     """Run an experiment to its end in a folder; a run that is there goes on, and a complete one is left as it is."""
-    with _alone(out):
+    with locked(out, "server", "stop its run first (flwr stop)"):
         if is_run(out):
             _check_same(out, deployment)
             if load_run(out).complete and len(load_run(out).rounds) > deployment.experiment.engine.rounds:
@@ -143,7 +138,7 @@ class Server:
 
     def _begin_folder(self, engine: FlowerEngine, spec: RunSpec) -> RecordWriter:
         if not is_run(self.out):
-            write_atomic(self.out / CONFIG, tomli_w.dumps(spec.settings))
+            write_config(self.out, spec.settings)
         ledger = engine.ledger
         why = f"{len(ledger)} clients on nodes of their own"
         notes = {"engine": engine.name, "why": why, "run": ledger.run, "flower": self.deployment.to_json()}
@@ -156,20 +151,18 @@ class Server:
 
     def _clear_lines(self) -> None:
         # a run that was killed before its first checkpoint may have left lines behind
-        for name in (ROUNDS, TIMINGS, MESSAGES):
-            JsonLines(self.out / name).rewind(-1)
+        rewind(self.out, -1, FILES)
 
     def _resume(self, loop: Loop) -> Resumed:
         resumed = loop.engine.load(self.out / CHECKPOINTS, loop.state)
         assert resumed is not None
         round = resumed.state.round
-        for name in (ROUNDS, TIMINGS, MESSAGES):
-            JsonLines(self.out / name).rewind(round)
-        rounds = JsonLines(self.out / ROUNDS)
-        written = [row["round"] for row in rounds]
+        written = [row["round"] for row in rewind(self.out, round, FILES)]
         if written not in ([*range(round + 1)], [*range(round)]):
-            raise FedapmError(f"{rounds.path} lacks rounds that the checkpoint has; start again in another folder.")
-        write_atomic(self.out / CONFIG, tomli_w.dumps(self.experiment.tables()))
+            raise FedapmError(
+                f"{self.out / ROUNDS} lacks rounds that the checkpoint has; start again in another folder."
+            )
+        write_config(self.out, self.experiment.tables())
         logger.info("going on after round %d of %d", round, loop.schedule.rounds)
         return resumed if len(written) == round else Resumed(resumed.state)
 
@@ -178,36 +171,17 @@ class Server:
         logger.info("round %d: %s%s", round, f"client {client}: " if client else "", what)
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """One server a run folder."""
-    if out.exists() and not out.is_dir():
-        raise FedapmError(f"{out} is a file; give a folder for the run.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with lock_of(out):
-            yield
-    except Timeout:
-        raise FedapmError(f"another server is at work in {out}; stop its run first (flwr stop).") from None
-
-
 def _check_same(out: Path, deployment: Deployment) -> None:
     """Refuse to go on with a run of other settings, other clients, or another engine."""
-    config = out / CONFIG
     notes = read_json(out / ENGINE) if (out / ENGINE).is_file() else {}
-    if notes.get("engine") != FlowerEngine.name or not config.is_file():
+    if notes.get("engine") != FlowerEngine.name or not (out / CONFIG).is_file():
         raise FedapmError(f"{out} holds a run that is not one on Flower ({INFO}); choose another folder.")
-    old, new = tomllib.loads(config.read_text("utf-8")), deployment.experiment.tables()
-    changed = [setting for setting in differences(old, new) if setting not in MAY_CHANGE_ON_RESUME]
-    longer = deployment.experiment.engine.rounds > old.get("engine", {}).get("rounds", 0)
-    if "engine.rounds" in changed and longer and deployment.experiment.solver.lr_schedule != "cosine":
-        changed.remove("engine.rounds")
     # half a contribution could not be taken back
     fixed = ("clients", "keep_contributions")
     before, now = notes.get("flower", {}), deployment.to_json()
-    changed += [f"flower.{name}" for name in fixed if before.get(name) != now[name]]
-    if changed:
-        raise FedapmError(f"{out} was run with other settings ({', '.join(changed)}); use them, or another folder.")
+    also = [f"flower.{name}" for name in fixed if before.get(name) != now[name]]
+    advice = "use them, or another folder"
+    check_settings(out, deployment.experiment.tables(), advice, more_rounds=True, also_changed=also)
 
 
 def _check_alike(outlines: dict[str, DataSummary]) -> None:

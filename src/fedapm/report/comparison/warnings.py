@@ -9,7 +9,7 @@ from fedapm.core.metrics import TRAIN_LOSS
 from fedapm.report.comparison.series import Group, all_series, client_scores, same_data
 from fedapm.report.evaluated_on import data_settings, judged_by, settings_of, validation_sentence, validation_share
 from fedapm.report.numbers import counted, finite, listed
-from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.config import MAY_CHANGE_ON_RESUME
 from fedapm.runs.records import Run
 
 _STATUS = {

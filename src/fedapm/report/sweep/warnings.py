@@ -9,7 +9,7 @@ from fedapm.report.comparison import warnings
 from fedapm.report.evaluated_on import judged_by, settings_of
 from fedapm.report.numbers import counted, listed
 from fedapm.report.sweep.runs import Point, Sweep
-from fedapm.runs.folder import MAY_CHANGE_ON_RESUME
+from fedapm.runs.config import MAY_CHANGE_ON_RESUME
 from fedapm.runs.records import Run
 
 _ENDED = {

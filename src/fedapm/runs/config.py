@@ -1,0 +1,68 @@
+"""config.toml: the settings of a run as tables, and in what those of two runs differ."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedapm.errors import FedapmError
+from fedapm.runs.files import write_atomic
+from fedapm.runs.layout import CONFIG
+
+MAY_CHANGE_ON_RESUME = {
+    "data.root",
+    "data.cache",
+    "engine.workers",
+    "engine.store",
+    "engine.checkpoint_every",
+    "engine.save_models",
+}
+"""Settings that a resumed run may change, because its results do not depend on them."""
+RENAMED_VALUES = {"engine.engine": {"vectorised": "vectorized"}, "engine.store": {"mapped": "disk"}}
+"""Values that have another name now; the old ones go on working."""
+
+
+def write_config(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings of a run."""
+    write_atomic(folder / CONFIG, tomli_w.dumps(settings))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings of a run."""
+    path = folder / CONFIG
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise FedapmError(
+            f"{folder} has no {CONFIG}, so there is no knowing what to resume; use another folder."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FedapmError(f"{path} is not valid TOML ({error}).") from None
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The settings in which two experiments differ, as ``table.key``."""
+    return [
+        f"{table}.{key}"
+        for table in sorted({*old, *new})
+        for key in sorted({*old.get(table, {}), *new.get(table, {})})
+        if _value(old, table, key) != _value(new, table, key)
+    ]
+
+
+def _value(tables: Mapping[str, Any], table: str, key: str) -> Any:
+    return present_value(f"{table}.{key}", tables.get(table, {}).get(key))
+
+
+def present_value(setting: str, value: Any) -> Any:
+    """A value by its present name, where it was renamed."""
+    return RENAMED_VALUES.get(setting, {}).get(value, value) if isinstance(value, str) else value
+
+
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Those of the differences that results may depend on."""
+    return [name for name in differences(old, new) if name not in MAY_CHANGE_ON_RESUME]
