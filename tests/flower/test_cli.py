@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 from rich.console import Console
 
 from fedapm.cli import flower as cli_flower
@@ -152,11 +153,11 @@ def test_readmission_goes_through_the_command_line(tmp_path):
 def test_results_are_shown_by_client(tmp_path):
     case = Case.of(tmp_path, "ditto", engine={"rounds": 2})
     records = case.serve()
-    rows = cli_flower._per_client(load_run(case.out))
+    rows = cli_flower._client_rows(load_run(case.out))
     assert [row["client"] for row in rows] == list(case.plan.clients)
     assert [row["P.accuracy"] for row in rows] == records[-1]["evaluations"]["P"]["per_client"]["accuracy"]
     console = Console(record=True, width=200)
-    console.print(cli_flower._table(load_run(case.out)))
+    console.print(cli_flower._client_table(load_run(case.out)))
     text = console.export_text()
     assert "Ditto after round 2, test scores" in text
     assert all(client in text for client in case.plan.clients)
@@ -204,3 +205,33 @@ def test_help_is_help(command):
 def test_the_example_is_an_experiment():
     path = Path(__file__).parents[2] / "examples" / "digits-flower.toml"
     assert len(deployment(tomllib.loads(path.read_text())).clients) == 3
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
+def test_a_run_on_flower_gets_a_report_a_card_and_logs(tmp_path, monkeypatch, kind):
+    pytest.importorskip(kind)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    case = Case.of(tmp_path, engine={"rounds": 2})
+    config = tmp_path / "experiment.toml"
+    config.write_text(tomli_w.dumps(case.given))
+    federation(tmp_path / "federation", len(case.plan.clients))
+    monkeypatch.setattr(FlowerCli, "call", lambda self, *arguments: {"run-id": "17"})
+    monkeypatch.setattr(follow, "is_locked", lambda out: case.out.exists() or bool(case.serve()))
+    arguments = ["run", config, "--folder", tmp_path / "federation", "--out", case.out, "--log", kind]
+    done = flower(*arguments)
+    assert done.code == 0, done.err
+    assert "round 2/2" in done.err
+    assert "after round 2, test scores" in done.out
+    assert (case.out / "report.html").is_file()
+    card = json.loads((case.out / "card.json").read_text())
+    assert card["rerun"].startswith("fedapm flower run ")
+    assert card["engines"] == {"flower": 1}
+    log = case.out / ("mlflow.db" if kind == "mlflow" else "logs")
+    assert log.exists()
+    assert flower(*arguments).code == 0, "a complete run is left as it is"
+
+
+def test_an_unknown_log_is_refused_before_the_run(tmp_path):
+    config = tmp_path / "e.toml"
+    config.write_text("[data]\nclients = 3\n")
+    assert_refused(flower("run", config, "--log", "tensorbord", "--out", tmp_path / "o"), "'tensorboard'")

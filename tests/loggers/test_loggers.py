@@ -17,7 +17,7 @@ from fedapm.core.record import RoundRecord
 from fedapm.errors import Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
-from fedapm.loggers import log_callbacks
+from fedapm.loggers import log_callbacks, log_folder
 from fedapm.loggers.guarded import Guarded
 from fedapm.loggers.scalars import flat, scalars
 from fedapm.runs.records import load_run
@@ -201,6 +201,13 @@ def test_a_log_that_begins_late_has_the_rounds_before_it(tmp_path: Path, kind: s
         execute(plan(), tmp_path / "run", progress=False, callbacks=[StopRule(3)])
     execute(plan(), tmp_path / "run", resume=True, progress=False, callbacks=log_callbacks([kind], tmp_path))
     assert_whole(logged(kind, tmp_path / "run"), tmp_path / "run")
+
+
+def test_a_run_that_is_in_its_folder_can_be_logged_afterwards(tmp_path: Path, kind: str) -> None:
+    execute(plan(), tmp_path / "run", progress=False)
+    for _ in range(2):
+        log_folder([kind], tmp_path / "run")
+        assert_whole(logged(kind, tmp_path / "run"), tmp_path / "run")
 
 
 def test_without_a_server_mlflow_is_beside_the_runs(tmp_path: Path) -> None:

@@ -17,10 +17,9 @@ from fedapm.errors import Interrupted
 from fedapm.report import summary_table
 from fedapm.report.card import card, digest, write_card
 from fedapm.report.card_text import as_markdown
-from fedapm.runs.command import command_line, private, repeating
 from fedapm.runs.layout import SESSIONS
+from fedapm.runs.provenance import command_line, command_times, private, repeating, timed
 from fedapm.runs.records import find_runs
-from fedapm.runs.sessions import read_sessions, session
 from tests.helpers.cli import QUICK, fedapm
 
 COMPARE = ["compare", "--methods", "fedprox,fedapm", "--seeds", "0,1", "--rounds", "1", *QUICK]
@@ -127,7 +126,7 @@ def test_a_run_has_a_card_too_and_time_adds_up_over_resumed_commands(tmp_path: P
     found = read(folder)
     assert found["kind"] == "run"
     time = found["time"]
-    noted = read_sessions(folder)
+    noted = command_times(folder)
     assert time["commands"] == len(noted) == 2
     assert time["wall_seconds"] == pytest.approx(sum(one.wall_seconds for one in noted), abs=0.01)
     assert time["processor_seconds"] == pytest.approx(sum(one.processor_seconds for one in noted), abs=0.01)
@@ -139,15 +138,15 @@ def test_a_run_has_a_card_too_and_time_adds_up_over_resumed_commands(tmp_path: P
 
 
 def test_a_command_that_was_refused_leaves_no_time_and_one_that_was_cut_off_does(tmp_path: Path) -> None:
-    with pytest.raises(FedapmError), session(tmp_path):
+    with pytest.raises(FedapmError), timed(tmp_path):
         raise FedapmError("no")
-    assert read_sessions(tmp_path) == []
-    with pytest.raises(Interrupted), session(tmp_path):
+    assert command_times(tmp_path) == []
+    with pytest.raises(Interrupted), timed(tmp_path):
         raise Interrupted("stop")
-    with session(tmp_path):
+    with timed(tmp_path):
         pass
-    assert len(read_sessions(tmp_path)) == 2
-    with session(tmp_path / "nothing"):
+    assert len(command_times(tmp_path)) == 2
+    with timed(tmp_path / "nothing"):
         pass
     assert not (tmp_path / "nothing").exists()
 

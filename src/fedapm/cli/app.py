@@ -84,8 +84,7 @@ def run(
     from fedapm.loggers import log_callbacks
     from fedapm.report import write_report
     from fedapm.report.card import write_card
-    from fedapm.runs.command import command_line
-    from fedapm.runs.sessions import session
+    from fedapm.runs.provenance import command_line, timed
 
     options = common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
     own: Tables = {"algorithm": {"name": algorithm}, "engine": {"seed": seed}}
@@ -93,7 +92,7 @@ def run(
     follow = log_callbacks(log, out)
     plan = build.plan(build.resolve(*given))
     try:
-        with session(out):
+        with timed(out):
             execute(plan, out, resume=resume, callbacks=follow)
     except Interrupted as stop:
         raise Interrupted(f"{stop} Continue with --resume.") from None
@@ -130,8 +129,7 @@ def compare(
     from fedapm.loggers import log_callbacks
     from fedapm.report import write_report
     from fedapm.report.card import write_card
-    from fedapm.runs.command import command_line
-    from fedapm.runs.sessions import session
+    from fedapm.runs.provenance import command_line, timed
     from fedapm.tuning import tuned_layer
 
     options = common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
@@ -144,7 +142,7 @@ def compare(
     about = comparison.About(chosen, repeats, targets, origin)
     follow = log_callbacks(log, out)
     try:
-        with session(out):
+        with timed(out):
             comparison.run_all(plans, out, callbacks=follow, about=about)
     except Interrupted as stop:
         raise Interrupted(f"{stop} The same command goes on from there.") from None

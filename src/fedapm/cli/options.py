@@ -87,9 +87,9 @@ def numbers(text: str) -> list[int]:
         raise FedapmError(f"--seeds takes whole numbers separated by commas, not {text!r}.") from None
 
 
-def console() -> Console:
+def console(width: int = 140) -> Console:
     """Where results are printed; a pipe has no width, and tables should not be folded to 80 columns there."""
-    return Console(width=None if sys.stdout.isatty() else 140)
+    return Console(width=None if sys.stdout.isatty() else width)
 
 
 def say(message: str) -> None:

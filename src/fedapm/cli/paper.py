@@ -51,7 +51,7 @@ def paper(
     from fedapm.experiments.paper import Paper, adjusted
     from fedapm.experiments.paper import scale as named_scale
     from fedapm.report import summary_table
-    from fedapm.runs.command import command_line
+    from fedapm.runs.provenance import command_line
     from fedapm.runs.records import find_runs
 
     chosen = adjusted(

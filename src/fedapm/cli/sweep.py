@@ -76,8 +76,7 @@ def sweep(
     from fedapm.loggers import log_callbacks
     from fedapm.report.card import write_card
     from fedapm.report.sweep.runs import read_sweep, write_sweep_report
-    from fedapm.runs.command import command_line
-    from fedapm.runs.sessions import session
+    from fedapm.runs.provenance import command_line, timed
     from fedapm.tuning import tuned_layer
 
     options = common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
@@ -90,7 +89,7 @@ def sweep(
     runs = sweeping.members(axes, chosen, numbers(seeds), *given)
     follow = log_callbacks(log, out)
     try:
-        with session(out):
+        with timed(out):
             sweeping.run_all(axes, runs, out, callbacks=follow)
     except Interrupted as stop:
         raise Interrupted(f"{stop} The same command goes on from there.") from None

@@ -75,8 +75,7 @@ def tune(
     from fedapm import tuning
     from fedapm.experiments import compare
     from fedapm.report.card import write_card
-    from fedapm.runs.command import command_line
-    from fedapm.runs.sessions import session
+    from fedapm.runs.provenance import command_line, timed
     from fedapm.tuning.display import table
 
     options = tuning.Options(
@@ -86,7 +85,7 @@ def tune(
     explicit = compare.laid(*map(parse_assignment, assign or []))
     given = [*layers(config, None, asked), explicit]
     configure(run_details=False)
-    with session(out):
+    with timed(out):
         found = tuning.tune(names(methods), out, *given, options=options, workers=workers, warn=logger.warning)
     write_card(out, command_line(sys.argv[1:]))
     if as_json:

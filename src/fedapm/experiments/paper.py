@@ -24,7 +24,7 @@ from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.folder import locked, refuse_foreign
 from fedapm.runs.layout import PAPER_COMPARE, PAPER_FRACTION, PAPER_INFO, PAPER_RHO, PAPER_TUNE
-from fedapm.runs.sessions import session
+from fedapm.runs.provenance import timed
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Paper:
 
     def _run(self, about: Mapping[str, Any]) -> Path:
         self._begin(about)
-        with session(self.out):
+        with timed(self.out):
             steps = [self._tune, self._compare, self._sweep_rho, self._sweep_fraction]
             for number, (step, (name, runs)) in enumerate(zip(steps, self.scale.runs().items(), strict=True), start=1):
                 if runs:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedapm.core.extras import require
 from fedapm.core.registry import Registry
-from fedapm.errors import FedapmError
+from fedapm.errors import FedapmError, did_you_mean
 from fedapm.loggers.guarded import Guarded
+from fedapm.runs.records import load_run
 
 if TYPE_CHECKING:
     from fedapm.simulation.loop import Callback
     from fedapm.simulation.spec import CallbackFactory, RunSpec
+
+logger = logging.getLogger(__name__)
 
 LoggerFactory = Callable[["RunSpec", Path, Path, int], "Callback"]
 """Makes the log of a run from the run, its folder, the folder of all runs of the command, and the last round that is
@@ -30,7 +35,8 @@ def _tensorboard(spec: RunSpec, folder: Path, root: Path, last: int) -> Callback
 def _mlflow(spec: RunSpec, folder: Path, root: Path, last: int) -> Callback:
     from fedapm.loggers.mlflow import MLflow
 
-    return MLflow(folder, root, spec, last)
+    tags = {"method": spec.algorithm.name, "seed": str(spec.problem.seed)}
+    return MLflow(folder, root, spec.settings, tags, last)
 
 
 LOGGERS: Registry[LoggerFactory] = Registry(
@@ -50,6 +56,43 @@ def log_callbacks(names: Sequence[str] | None, root: Path) -> list[CallbackFacto
     for name in loggers:
         _require_library(name)
     return [_factory(name, logger, root) for name, logger in loggers.items()]
+
+
+def check_folder_logs(names: Sequence[str] | None) -> list[str]:
+    """The names of logs that :func:`log_folder` can write, each once.
+
+    Raises:
+        FedapmError: If one cannot be written from a folder, or its library is not installed.
+    """
+    for name in names or ():
+        if name not in TITLES:
+            raise FedapmError(f"there is no logger {name!r} for runs on other machines; {did_you_mean(name, TITLES)}")
+        _require_library(name)
+    return list(dict.fromkeys(names or ()))
+
+
+def log_folder(names: Sequence[str], folder: Path) -> None:
+    """Log a run that other processes have written to a folder; logging it again adds no round twice."""
+    run = load_run(folder)
+    settings = tomllib.loads(run.config)
+    tags = {"method": str(run.info["method"]), "seed": str(run.seed)}
+    for name in names:
+        try:
+            log: TensorBoard | MLflow
+            if name == "tensorboard":
+                from fedapm.loggers.tensorboard import TensorBoard
+
+                log = TensorBoard(folder, settings, -1)
+            else:
+                from fedapm.loggers.mlflow import MLflow
+
+                log = MLflow(folder, folder, settings, tags, -1)
+            for record in run.rounds:
+                log.write(record)
+            log.close(str(run.info["status"]))
+        except Exception as error:  # a log that fails is no reason to go without the report
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            logger.warning("logging to %s failed (%s); the run itself is complete.", TITLES[name], reason)
 
 
 def _require_library(name: str) -> None:

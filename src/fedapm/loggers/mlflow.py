@@ -21,7 +21,6 @@ from fedapm.version import __version__
 
 if TYPE_CHECKING:
     from fedapm.core.record import RoundRecord
-    from fedapm.simulation.spec import RunSpec
     from fedapm.simulation.state import RunState
 
 AT_ONCE = 100
@@ -38,7 +37,9 @@ class MLflow(Callback):
     same anyway.
     """
 
-    def __init__(self, folder: Path, root: Path, plan: RunSpec, last: int) -> None:
+    def __init__(
+        self, folder: Path, root: Path, settings: Mapping[str, Any], tags: Mapping[str, str], last: int
+    ) -> None:
         self._library = library()
         given = os.environ.get("MLFLOW_TRACKING_URI")
         if not given:
@@ -49,23 +50,28 @@ class MLflow(Callback):
             found = self._find(folder)
             if found is None:
                 artifacts = None if given else (root / MLFLOW_ARTIFACTS).absolute().as_uri()
-                found = self._create(_name(folder, root), artifacts, plan), set()
+                found = self._create(_name(folder, root), artifacts, settings, tags), set()
             self._id, self._logged = found
             write_json(folder / MLFLOW, {"run_id": self._id})
             for record in JsonLines(folder / ROUNDS) if last >= 0 else ():
-                self._write(record)
+                self.write(record)
 
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
-        """Send a round."""
+        """Log a round."""
         del state, seconds
-        self._write(record)
+        self.write(record)
 
     def on_run_end(self, state: RunState, status: str) -> None:
-        """Say how the run ended."""
+        """Close the log."""
         del state
+        self.close(status)
+
+    def close(self, status: str) -> None:
+        """Send the run's final status."""
         self._client.set_terminated(self._id, STATUS.get(status, "FAILED"))
 
-    def _write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Send a round."""
         step = int(record["round"])
         if step in self._logged:
             return
@@ -86,14 +92,13 @@ class MLflow(Callback):
         self._client.update_run(name, status="RUNNING")
         return name, {int(metric.step) for metric in self._client.get_metric_history(name, EVERY_ROUND)}
 
-    def _create(self, name: str, artifacts: str | None, plan: RunSpec) -> str:
+    def _create(self, name: str, artifacts: str | None, settings: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fedapm"
         found = self._client.get_experiment_by_name(experiment)
         number = found.experiment_id if found is not None else self._client.create_experiment(experiment, artifacts)
-        tags = {"method": plan.algorithm.name, "seed": str(plan.problem.seed), "fedapm": __version__}
-        made = str(self._client.create_run(number, tags=tags, run_name=name).info.run_id)
+        made = str(self._client.create_run(number, tags={**tags, "fedapm": __version__}, run_name=name).info.run_id)
         parameter = self._library.entities.Param
-        pairs = [parameter(key, str(value)[:LONGEST]) for key, value in flat(plan.settings).items()]
+        pairs = [parameter(key, str(value)[:LONGEST]) for key, value in flat(settings).items()]
         for start in range(0, len(pairs), AT_ONCE):
             self._client.log_batch(made, params=pairs[start : start + AT_ONCE])
         return made

@@ -18,36 +18,51 @@ if TYPE_CHECKING:
     from fedapm.core.record import RoundRecord
     from fedapm.simulation.state import RunState
 
+EVENT_FILES = "events.out.tfevents.*"
+
 
 class TensorBoard(Callback):
     """Writes event files; a run that is resumed goes on in a further file that takes back what comes again."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], last: int) -> None:
         place = folder / TENSORBOARD
-        begun = any(place.glob("events.out.tfevents.*"))
+        if last < 0:
+            # a purge step of 0 would not make TensorBoard discard what is there
+            for path in place.glob(EVENT_FILES):
+                path.unlink()
+        begun = any(place.glob(EVENT_FILES))
         self._writer: Any = SummaryWriter(str(place), purge_step=last + 1 if begun else None)
         self._settings = flat(settings)
         self._ending: Any = None
         self._described = begun
         if not begun and last >= 0:
             for record in JsonLines(folder / ROUNDS):
-                self._write(record)
+                self._add(record)
         self._writer.flush()
 
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
-        """Add a round, at once: whoever resumes counts on everything up to the checkpoint being there."""
+        """Log a round."""
         del state, seconds
-        self._write(record)
-        self._writer.flush()
+        self.write(record)
 
     def on_run_end(self, state: RunState, status: str) -> None:
+        """Close the log."""
+        del state
+        self.close(status)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add a round, at once: whoever resumes counts on everything up to the checkpoint being there."""
+        self._add(record)
+        self._writer.flush()
+
+    def close(self, status: str) -> None:
         """Close the file."""
-        del state, status
+        del status
         if self._ending is not None:
             self._writer.file_writer.add_summary(self._ending)
         self._writer.close()
 
-    def _write(self, record: Mapping[str, Any]) -> None:
+    def _add(self, record: Mapping[str, Any]) -> None:
         found = scalars(record)
         if not self._described:
             self._describe(found)

@@ -16,12 +16,11 @@ from fedapm.report.card_text import as_markdown
 from fedapm.report.comparison.series import all_series, group_runs
 from fedapm.report.evaluated_on import judged_by, settings_of
 from fedapm.report.metrics import metrics_of
-from fedapm.runs import machine
-from fedapm.runs.command import private, repeating
+from fedapm.runs import provenance
 from fedapm.runs.files import read_json, write_atomic, write_json
 from fedapm.runs.layout import CARD, CARD_TEXT, CONFIG, ENGINE, ROUNDS, SWEEP_INFO, TIMINGS, TUNE_INFO
+from fedapm.runs.provenance import command_times, private, repeating
 from fedapm.runs.records import JsonLines, Run, find_runs, is_run
-from fedapm.runs.sessions import read_sessions
 from fedapm.version import __version__
 
 KINDS = {SWEEP_INFO: "sweep", TUNE_INFO: "tuning"}
@@ -62,7 +61,7 @@ def card(folder: Path, command: str | None = None) -> dict[str, Any]:
         "results": {"files": len(runs), "sha256": digest(folder)},
         "time": _time(folder, runs),
         "engines": _counts(_engine(run) for run in runs),
-        "hardware": machine.hardware({str(one.get("engine.device", "cpu")) for one in settings}),
+        "hardware": provenance.hardware({str(one.get("engine.device", "cpu")) for one in settings}),
         "versions": _versions(runs, ["optuna"] if any(folder.rglob(TUNE_INFO)) else []),
         "settings": _settings(runs, settings),
     }
@@ -119,7 +118,7 @@ def _scores(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def _time(folder: Path, runs: Sequence[Run]) -> dict[str, Any]:
     rounds = math.fsum(float(row.get("seconds", 0.0)) for run in runs for row in JsonLines(run.path / TIMINGS))
-    noted = read_sessions(folder)
+    noted = command_times(folder)
     files = [path.stat().st_mtime for run in runs for path in (run.path / CONFIG, run.path / ROUNDS) if path.is_file()]
     wall = math.fsum(one.wall_seconds for one in noted)
     return {
@@ -146,7 +145,7 @@ def _engine(run: Run) -> str:
 
 def _versions(runs: Sequence[Run], more: Sequence[str]) -> dict[str, str]:
     """Installed versions, and for what the runs themselves recorded the versions they recorded."""
-    found = {"fedapm": __version__} | machine.versions(more)
+    found = {"fedapm": __version__} | provenance.versions(more)
     for name in ("fedapm", "python", "torch"):
         recorded = sorted({str(v) for run in runs if (v := _recorded(run, name)) is not None})
         if recorded:
