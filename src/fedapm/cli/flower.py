@@ -71,7 +71,7 @@ def run(
     from fedapm.loggers import check_folder_logs, log_folder
     from fedapm.report import write_report
     from fedapm.report.card import write_card
-    from fedapm.runs.command import command_line
+    from fedapm.runs.provenance import command_line
     from fedapm.runs.records import load_run
 
     tables = _absolute(merged(*layers(config, assign)))
