@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
+from fedapm.core.batched import PerClient
 from fedapm.core.network import Loss, Network, PhaseData
 from fedapm.core.ranges import check_ranges
 from fedapm.core.samples import Samples
@@ -147,6 +148,67 @@ class SolveStats:
     steps: int = 0
 
 
+Factor = float | list[float] | PerClient
+"""A factor of all parameters, one for each parameter, or one for each client."""
+
+
+@torch.no_grad()
+def sgd_step(
+    parameters: list[Tensor],
+    grads: list[Tensor],
+    *,
+    lr: float,
+    weight: float | PerClient,
+    slope: Factor,
+    offset: list[Tensor] | None,
+    momentum: float = 0.0,
+    velocity: list[Tensor] | None = None,
+) -> None:
+    """One step p ← p − lr·(weight·∇f + slope·p + offset), in place, for one client or for several side by side.
+
+    Args:
+        parameters: What is trained; with several clients their first dimension counts clients.
+        grads: ∇f; may be overwritten.
+        lr: The step size.
+        weight: The factor of ∇f.
+        slope: The factor of p in the gradient of all other terms.
+        offset: The constant part of that gradient; None where it is zero.
+        momentum: The share of the last step's direction that is kept.
+        velocity: The direction of the last step, where there is momentum; updated in place.
+    """
+    if isinstance(weight, PerClient):
+        grads, weight = _scaled(grads, weight), 1.0
+    if not momentum:
+        if isinstance(slope, PerClient):
+            torch._foreach_sub_(parameters, _scaled(parameters, lr * slope))
+        elif isinstance(slope, list):
+            torch._foreach_mul_(parameters, [1 - lr * one for one in slope])
+        elif slope:
+            torch._foreach_mul_(parameters, 1 - lr * slope)
+        torch._foreach_add_(parameters, grads, alpha=-lr * weight)
+        if offset is not None:
+            torch._foreach_add_(parameters, offset, alpha=-lr)
+        return
+    assert velocity is not None
+    if weight != 1:
+        torch._foreach_mul_(grads, weight)
+    if isinstance(slope, PerClient):
+        torch._foreach_add_(grads, _scaled(parameters, slope))
+    elif isinstance(slope, list):
+        torch._foreach_add_(grads, torch._foreach_mul(parameters, slope))
+    elif slope:
+        torch._foreach_add_(grads, parameters, alpha=slope)
+    if offset is not None:
+        torch._foreach_add_(grads, offset)
+    torch._foreach_mul_(velocity, momentum)
+    torch._foreach_add_(velocity, grads)
+    torch._foreach_add_(parameters, velocity, alpha=-lr)
+
+
+def _scaled(tensors: list[Tensor], factor: PerClient) -> list[Tensor]:
+    return [tensor * factor.over(tensor) for tensor in tensors]
+
+
 class SGD:
     """SGD on some of a network's parameters, in place."""
 
@@ -200,34 +262,18 @@ class SGD:
         for batch in self._local.samples.shuffled(self.batch_size, self.stream):
             loss = self.loss(self._local.call(*batch.inputs), batch.targets)
             grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
-            self._step(parameters, list(grads))
+            if self.momentum and not self._velocity:
+                self._velocity = [torch.zeros_like(p) for p in parameters]
+            sgd_step(
+                parameters,
+                list(grads),
+                lr=self.lr,
+                weight=self.terms.weight,
+                slope=self._slope,
+                offset=self._offset,
+                momentum=self.momentum,
+                velocity=self._velocity,
+            )
             self._steps += 1
             losses.append(loss.detach() * len(batch))
         return torch.stack(losses).sum().item() / len(self.samples)
-
-    @torch.no_grad()
-    def _step(self, parameters: list[Tensor], grads: list[Tensor]) -> None:
-        weight, slope, lr = self.terms.weight, self._slope, self.lr
-        if not self.momentum:
-            if isinstance(slope, list):
-                torch._foreach_mul_(parameters, [1 - lr * one for one in slope])
-            elif slope:
-                torch._foreach_mul_(parameters, 1 - lr * slope)
-            torch._foreach_add_(parameters, grads, alpha=-lr * weight)
-            if self._offset is not None:
-                torch._foreach_add_(parameters, self._offset, alpha=-lr)
-            return
-        if weight != 1:
-            torch._foreach_mul_(grads, weight)
-        if isinstance(slope, list):
-            torch._foreach_add_(grads, torch._foreach_mul(parameters, slope))
-        elif slope:
-            torch._foreach_add_(grads, parameters, alpha=slope)
-        if self._offset is not None:
-            torch._foreach_add_(grads, self._offset)
-        if self._velocity:
-            torch._foreach_mul_(self._velocity, self.momentum)
-            torch._foreach_add_(self._velocity, grads)
-        else:
-            self._velocity = [g.clone() for g in grads]
-        torch._foreach_add_(parameters, self._velocity, alpha=-lr)

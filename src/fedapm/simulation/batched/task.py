@@ -14,7 +14,7 @@ from fedapm.core import random
 from fedapm.core.batched import BatchedVec, NotBatchable, PerClient
 from fedapm.core.network import Loss, Network
 from fedapm.core.samples import Samples
-from fedapm.core.solver import Epochs, Objective, Prox, SGDConfig, SolveStats, StopRule
+from fedapm.core.solver import Epochs, Objective, Prox, SGDConfig, SolveStats, StopRule, sgd_step
 from fedapm.core.vec import Vec
 from fedapm.simulation.batched.losses import losses
 from fedapm.simulation.batched.network import BatchedNetwork
@@ -223,8 +223,7 @@ class _BatchedSGD:
     def step(self, batch: Batch) -> Tensor:
         """One step of every client in the batch; gives their losses before it."""
         grads, losses = self.gradient(batch)
-        with torch.no_grad():
-            self._move(grads, len(batch))
+        self._move(grads, len(batch))
         return losses
 
     def _first(self, count: int) -> dict[str, Tensor]:
@@ -235,30 +234,19 @@ class _BatchedSGD:
         return self._active[1]
 
     def _move(self, grads: list[Tensor], count: int) -> None:
-        parameters = [p[:count] for p in self._p]
-        offset = None if self._offset is None else [o[:count] for o in self._offset]
-        weight, slope, lr, momentum = self.terms.weight, self._slope, self.lr, self.cohort.solver.momentum
-        grads = _scaled(grads, weight, count)
-        if not momentum:
-            if not isinstance(slope, PerClient):
-                if slope:
-                    torch._foreach_mul_(parameters, 1 - lr * slope)
-            else:
-                torch._foreach_sub_(parameters, _scaled(parameters, lr * slope, count))
-            torch._foreach_add_(parameters, grads, alpha=-lr)
-            if offset is not None:
-                torch._foreach_add_(parameters, offset, alpha=-lr)
-            return
-        if isinstance(slope, PerClient) or slope:
-            torch._foreach_add_(grads, _scaled(parameters, slope, count))
-        if offset is not None:
-            torch._foreach_add_(grads, offset)
-        if not self._velocity:
+        momentum = self.cohort.solver.momentum
+        if momentum and not self._velocity:
             self._velocity = [torch.zeros_like(p) for p in self._p]
-        velocity = [v[:count] for v in self._velocity]
-        torch._foreach_mul_(velocity, momentum)
-        torch._foreach_add_(velocity, grads)
-        torch._foreach_add_(parameters, velocity, alpha=-lr)
+        sgd_step(
+            [p[:count] for p in self._p],
+            grads,
+            lr=self.lr,
+            weight=_first_clients(self.terms.weight, count),
+            slope=_first_clients(self._slope, count),
+            offset=None if self._offset is None else [o[:count] for o in self._offset],
+            momentum=momentum,
+            velocity=[v[:count] for v in self._velocity],
+        )
 
 
 def _own(tensor: Tensor, batched: bool, count: int) -> Tensor:
@@ -266,11 +254,8 @@ def _own(tensor: Tensor, batched: bool, count: int) -> Tensor:
     return wide.detach().clone(memory_format=torch.contiguous_format)
 
 
-def _scaled(tensors: list[Tensor], factor: Any, count: int) -> list[Tensor]:
-    if isinstance(factor, PerClient):
-        some = PerClient(factor.values[:count])
-        return [t * some.over(t) for t in tensors]
-    return tensors if factor == 1 else list(torch._foreach_mul(tensors, factor))
+def _first_clients(factor: Any, count: int) -> Any:
+    return PerClient(factor.values[:count]) if isinstance(factor, PerClient) else factor
 
 
 def side_by_side(parts: Sequence[Tensor]) -> Tensor:
