@@ -12,7 +12,7 @@ from fedapm.errors import FedapmError
 from fedapm.experiments import build, compare
 from fedapm.runs.folder import locked, refuse_foreign
 from fedapm.runs.layout import TRIALS_DATABASE, TUNE_INFO
-from fedapm.simulation.engines.processes import cores
+from fedapm.simulation.workers import cores
 from fedapm.tuning.method_search import method_searches
 from fedapm.tuning.options import Options
 from fedapm.tuning.record import begin, finish

@@ -19,6 +19,7 @@ from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
 from fedapm.simulation.problem import Problem
+from fedapm.simulation.workers import cores
 
 EngineName = Literal["auto", "sequential", "vectorized", "processes"]
 SMALL = 5_000_000
@@ -95,7 +96,7 @@ def _by_time(
     """One process or several, by how long one client takes."""
     sequential = SequentialEngine(problem, algorithm)
     against = processes.unable(problem)
-    count = min(workers or processes.cores(), len(cohort))
+    count = min(workers or cores(), len(cohort))
     if against is None and count < 2:
         against = "there is one processor" if len(cohort) > 1 else "there is one client in a round"
     if against is not None:

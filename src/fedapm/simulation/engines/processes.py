@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing as mp
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
@@ -16,9 +15,10 @@ from fedapm.core.metrics import Score
 from fedapm.errors import FedapmError
 from fedapm.simulation.engines.base import ClientResults, LocalEngine
 from fedapm.simulation.engines.shared_memory import OutOfSpace, SharedMemory
-from fedapm.simulation.engines.worker import SLACK, ClientWorker, WorkerDied
+from fedapm.simulation.engines.worker import SLACK, ClientWorker
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import Store
+from fedapm.simulation.workers import WorkerDied, cores
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class ProcessEngine(LocalEngine):
     def close(self) -> None:
         """End the workers."""
         while self._workers:
-            self._workers.pop().stop()
+            self._workers.pop().end()
 
     def _all(
         self,
@@ -93,7 +93,7 @@ class ProcessEngine(LocalEngine):
                     worker = busy[connection]  # type: ignore[index]
                     client = worker.running
                     try:
-                        answer = worker.answer()
+                        answer = worker.receive()
                     except WorkerDied:
                         waiting.append(client)
                         idle.append(self._replace(worker, client, deaths))
@@ -130,8 +130,7 @@ class ProcessEngine(LocalEngine):
 
     def _fork(self) -> ClientWorker:
         assert self._broadcast is not None
-        others = [w.connection for w in self._workers]
-        return ClientWorker(self.problem, self.algorithm, self._broadcast, self._size, others)
+        return ClientWorker(self.problem, self.algorithm, self._broadcast, self._size, self._workers)
 
     def _grown(self, worker: ClientWorker, needed: int) -> ClientWorker:
         self._size = max(self._size, 2 * needed)
@@ -139,14 +138,14 @@ class ProcessEngine(LocalEngine):
 
     def _again(self, worker: ClientWorker) -> ClientWorker:
         self._workers.remove(worker)
-        worker.stop()
+        worker.end()
         self._workers.append(self._fork())
         return self._workers[-1]
 
     def _replace(self, worker: ClientWorker, client: int, deaths: Counter[int]) -> ClientWorker:
         """A worker that died is replaced and its client run again, but not for ever."""
         deaths[client] += 1
-        fate, name = worker.fate(), self.problem.federation[client].id
+        fate, name = worker.exit_reason(), self.problem.federation[client].id
         if deaths[client] >= TRIES:
             raise FedapmError(
                 f"the process that ran client {name} {fate} {TRIES} times in a row; if memory is short, use fewer "
@@ -169,8 +168,3 @@ def unable(problem: Problem) -> str | None:
     if problem.device.type != "cpu":
         return f"the device {problem.device} cannot be shared with forked processes"
     return None
-
-
-def cores() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,17 +7,13 @@ shared memory; the pipe carries short JSON messages.
 from __future__ import annotations
 
 import json
-import multiprocessing as mp
 import os
 import signal
 import traceback
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any, cast
-
-import torch
 
 from fedapm.core.algorithm import Algorithm, ClientUpdate, State, Upload
 from fedapm.core.messages import collect_messages
@@ -29,35 +25,25 @@ from fedapm.simulation.engines.sequential import evaluate_client, train_client
 from fedapm.simulation.engines.shared_memory import Fields, Note, OutOfSpace, SharedMemory
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import ClientState
+from fedapm.simulation.workers import WorkerProcess
 
 SLACK = 1 << 16
 
 
-class WorkerDied(Exception):
-    """The worker is gone."""
-
-
-class ClientWorker:
-    """A process and the memory shared with it."""
+class ClientWorker(WorkerProcess):
+    """A process that runs one client at a time, and the memory shared with it."""
 
     def __init__(
-        self, problem: Problem, algorithm: Algorithm, broadcast: SharedMemory, size: int, others: Sequence[Connection]
+        self,
+        problem: Problem,
+        algorithm: Algorithm,
+        broadcast: SharedMemory,
+        size: int,
+        siblings: Sequence[ClientWorker],
     ) -> None:
         self.inbox, self.outbox = SharedMemory(size), SharedMemory(size)
         self.client: int | None = None
-        context = mp.get_context("fork")
-        self.connection, theirs = context.Pipe()
-        inherited = [*others, self.connection]
-        self.process = context.Process(
-            target=_serve,
-            args=(problem, algorithm, broadcast, self.inbox, self.outbox, theirs, inherited),
-            daemon=True,
-        )
-        with warnings.catch_warnings():
-            # newer Pythons warn of forking where there are threads; the child runs nothing but torch on one thread
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.process.start()
-        theirs.close()
+        super().__init__(_serve, (problem, algorithm, broadcast, self.inbox, self.outbox), siblings)
 
     @property
     def running(self) -> int:
@@ -69,17 +55,7 @@ class ClientWorker:
         """Give the worker a client to run."""
         note = self.inbox.write({"state": kept.state, "kept": {"buffers": kept.buffers}})
         self.client = client
-        try:
-            self.connection.send_bytes(json.dumps({**message, "client": client, "kept": note}).encode())
-        except OSError:
-            raise WorkerDied from None
-
-    def answer(self) -> dict[str, Any]:
-        """What the worker says; waits until it does."""
-        try:
-            return cast(dict[str, Any], json.loads(self.connection.recv_bytes()))
-        except (EOFError, OSError):
-            raise WorkerDied from None
+        self.send({**message, "client": client, "kept": note})
 
     def result(self, answer: Mapping[str, Any]) -> ClientResult:
         """A client's finished round."""
@@ -90,35 +66,16 @@ class ClientWorker:
         log = [SolveStats(**stats) for stats in answer["log"]]
         return ClientResult(answer["client"], update, cast(Vec, more["buffers"]), log)
 
-    def stop(self) -> None:
-        """End the process, whatever it is doing."""
-        self.connection.close()
-        self.process.kill()
-        self.process.join()
-
-    def fate(self) -> str:
-        """How the process ended, in words."""
-        self.process.join(1)
-        code = self.process.exitcode
-        if code is None:
-            return "hung up"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-
 
 def _serve(
+    connection: Connection,
     problem: Problem,
     algorithm: Algorithm,
     broadcast: SharedMemory,
     inbox: SharedMemory,
     outbox: SharedMemory,
-    connection: Connection,
-    inherited: Sequence[Connection],
 ) -> None:
-    # a worker must not keep its parent's ends open, or nobody would notice when one of the two is gone
-    for other in inherited:
-        other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
     heard: tuple[str, State] | None = None
     while True:
         try:
