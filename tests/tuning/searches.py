@@ -14,4 +14,4 @@ OPTIONS = Options(trials=5, rounds=2, search=SEARCH, pruner="none")
 
 
 def search(out: Path, *layers: Any, options: Options = OPTIONS, methods: list[str] = METHODS, **more: Any) -> Tuned:
-    return tune(methods, out, LAYER, *layers, options=options, show=False, **more)
+    return tune(methods, out, LAYER, *layers, options=options, progress=False, **more)

@@ -108,11 +108,11 @@ def test_a_search_that_was_interrupted_and_killed_ends_as_one_that_was_not(tmp_p
     assert kept.items() <= finished(out).items(), "finished trials are left alone"
 
     kept = finished(out)
-    code, said, err = fedapm(*command(out, "--json")[3:])
+    code, output, err = fedapm(*command(out, "--json")[3:])
     assert code == 0, err
     assert kept.items() <= finished(out).items()
-    results = json.loads(said)["methods"]
-    assert {name: one["trials"] for name, one in results.items()} == dict.fromkeys(METHODS, TRIALS)
+    results = json.loads(output)["methods"]
+    assert {name: result["trials"] for name, result in results.items()} == dict.fromkeys(METHODS, TRIALS)
     with quiet():
         import optuna
 
@@ -126,7 +126,7 @@ def test_a_search_that_was_interrupted_and_killed_ends_as_one_that_was_not(tmp_p
         "solver": {"batch_size": 200},
     }
     options = Options(trials=TRIALS, rounds=ROUNDS, search=(SEARCH,), pruner="none")
-    tune(METHODS, tmp_path / "whole", layers, options=options, show=False)
+    tune(METHODS, tmp_path / "whole", layers, options=options, progress=False)
     for path in sorted((tmp_path / "whole").rglob("rounds.jsonl")):
         again = out / path.relative_to(tmp_path / "whole")
         assert again.read_bytes() == path.read_bytes(), str(again)

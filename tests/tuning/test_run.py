@@ -19,7 +19,7 @@ from fedapm.runs.config import differences
 from fedapm.runs.folder import locked
 from fedapm.runs.records import load_run
 from fedapm.tuning import Options, Tuned, load_tuned
-from fedapm.tuning.trial import Scorer
+from fedapm.tuning.scorer import Scorer
 from tests.helpers.unit import refused
 from tests.tuning.searches import LAYER, METHODS, SEARCH, search
 
@@ -54,7 +54,7 @@ def test_the_best_trial_is_the_one_with_the_highest_score(done: Tuned) -> None:
         scores = {}
         for folder in (done.folder / "trials" / found.name).iterdir():
             run = load_run(folder / "seed-0")
-            scores[int(folder.name)] = Scorer("accuracy", "last").of(run.rounds)
+            scores[int(folder.name)] = Scorer("accuracy", "last").run_score(run.rounds)
         assert found.best == max(scores.values())
         assert found.number == min(n for n, score in scores.items() if score == found.best)
         assert found.default == scores[0]

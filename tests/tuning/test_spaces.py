@@ -37,7 +37,7 @@ def clients() -> Federation:
     return build.federation(build.resolve(LAYER).data)
 
 
-def subject(name: str, *layers: Any, **options: Any) -> MethodSearch:
+def method_search(name: str, *layers: Any, **options: Any) -> MethodSearch:
     (found,) = method_searches([name], [LAYER, *layers], Options(**options), M)
     return found
 
@@ -62,9 +62,9 @@ def test_a_new_method_is_tuned_by_what_its_class_says(monkeypatch: pytest.Monkey
         weight: float = 0.5
 
     monkeypatch.setitem(METHODS._items, "weighted", Weighted)
-    assert [d.setting for d in subject("weighted").space][-1] == "algorithm.weight"
-    assert values(subject("weighted", space="client"), "algorithm.weight") == (1.0, 2.0)
-    assert values(subject("weighted", space="paper"), "algorithm.weight") == (1.0 / M, 2.0 / M)
+    assert [d.setting for d in method_search("weighted").space][-1] == "algorithm.weight"
+    assert values(method_search("weighted", space="client"), "algorithm.weight") == (1.0, 2.0)
+    assert values(method_search("weighted", space="paper"), "algorithm.weight") == (1.0 / M, 2.0 / M)
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -95,7 +95,7 @@ def values(found: MethodSearch, setting: str) -> tuple[Any, ...]:
 
 
 def test_the_papers_grid_is_the_papers() -> None:
-    found = subject("fedapm", space="paper", trials=99)
+    found = method_search("fedapm", space="paper", trials=99)
     assert values(found, "solver.lr") == (0.05, 0.1, 0.5, 1.0)
     assert values(found, "algorithm.rho") == (0.001, 0.01, 0.02, 0.05, 0.1)
     assert found.budget == 21, "20 points, and the settings without a search"
@@ -104,7 +104,7 @@ def test_the_papers_grid_is_the_papers() -> None:
 
 @pytest.mark.parametrize("name", [name for name in EVERY if method(name).search_grid] + ["fedavg"])
 def test_both_grids_are_the_same_runs(name: str) -> None:
-    paper, client = subject(name, space="paper", trials=99), subject(name, space="client", trials=99)
+    paper, client = method_search(name, space="paper", trials=99), method_search(name, space="client", trials=99)
     assert paper.points is not None
     assert client.points is not None
     assert len(paper.points) == len(client.points)
@@ -118,7 +118,7 @@ def test_both_grids_are_the_same_runs(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].search_grid or METHODS[name].unit_powers])
 def test_the_same_settings_in_other_units_are_the_same_run(name: str, clients: Federation) -> None:
     more = {"algorithm": {"xi": 0.5, "max_epochs": 2, "lr_v": 0.1}} if name == "fedapm" else {}
-    (here,) = subject(name, more).experiments({})
+    (here,) = method_search(name, more).experiments({})
     tables: dict[str, Any] = here.tables()
     changed = converted(method(name), tables, "paper", M)
     assert changed["solver.lr"] == M * here.solver.lr
@@ -136,7 +136,7 @@ def test_the_same_settings_in_other_units_are_the_same_run(name: str, clients: F
 @pytest.mark.parametrize("given", ["client", "paper"])
 @pytest.mark.parametrize("space", SPACES)
 def test_the_first_trial_is_the_run_without_a_search(given: str, space: str, clients: Federation) -> None:
-    found = subject("fedapm", {"engine": {"units": given}}, space=space)
+    found = method_search("fedapm", {"engine": {"units": given}}, space=space)
     (base,), (first,) = found.experiments({}), found.experiments(found.settings(None))
     base = type(base).from_tables({**base.tables(), "engine": {**base.tables()["engine"], "units": given}})
     losses = [
@@ -147,31 +147,31 @@ def test_the_first_trial_is_the_run_without_a_search(given: str, space: str, cli
 
 
 def test_a_small_grid_is_tried_once_whole_and_a_large_one_in_part() -> None:
-    small, large = subject("fedavg", space="paper"), subject("fedapm", space="paper", trials=12)
+    small, large = method_search("fedavg", space="paper"), method_search("fedapm", space="paper", trials=12)
     assert small.points is not None
     assert [params["solver.lr"] for params in small.points] == [0.05, 0.1, 0.5, 1.0]
     assert small.budget == 5
     assert large.points is not None
     assert large.budget == 12
     assert len({tuple(params.items()) for params in large.points}) == 11
-    assert large.points == subject("fedapm", space="paper", trials=12).points
-    assert large.points != subject("fedapm", space="paper", trials=12, seeds=(1,)).points
+    assert large.points == method_search("fedapm", space="paper", trials=12).points
+    assert large.points != method_search("fedapm", space="paper", trials=12, seeds=(1,)).points
 
 
 def test_settings_that_are_tried_first_are_not_tried_again() -> None:
-    found = subject("fedavg", search=("solver.lr=0.1,0.2,0.4",))
+    found = method_search("fedavg", search=("solver.lr=0.1,0.2,0.4",))
     assert found.points == ({"solver.lr": 0.1}, {"solver.lr": 0.4}), "0.2 is what digits has"
     assert found.budget == 3
     for trials in (1, 2, 3):
-        few = subject("fedavg", search=("solver.lr=0.1,0.2,0.4",), trials=trials, sampler="random")
+        few = method_search("fedavg", search=("solver.lr=0.1,0.2,0.4",), trials=trials, sampler="random")
         assert few.points is not None
         assert (few.budget, len(few.points)) == (trials, trials - 1)
         assert {"solver.lr": 0.2} not in few.points
 
 
 def test_random_draws_depend_on_method_and_number_alone() -> None:
-    found = subject("fedavg", sampler="random", trials=5)
-    more = subject("fedavg", sampler="random", trials=8)
+    found = method_search("fedavg", sampler="random", trials=5)
+    more = method_search("fedavg", sampler="random", trials=8)
     assert found.points is not None
     assert more.points is not None
     assert more.points[:4] == found.points
@@ -210,7 +210,7 @@ def test_a_search_that_cannot_be_is_refused_before_it_begins(search: list[str], 
 
 def test_the_grid_sampler_wants_lists() -> None:
     with refused("grid", "solver.lr", "log:0.005:1.0"):
-        subject("fedavg", sampler="grid")
+        method_search("fedavg", sampler="grid")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_options_that_cannot_be(options: dict[str, Any], mentions: list[str]) ->
 
 def test_a_loss_may_be_written_as_its_negative() -> None:
     assert Options(metric="-test_loss").metric == "test_loss"
-    assert Options(metric="-test_loss").worst == -math.inf
+    assert Options(metric="-test_loss").scorer.worst == -math.inf
 
 
 def test_spaces_are_described_in_the_documentation() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import runpy
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedapm.core.metrics import METRICS, Metric, Predictions
 from fedapm.data import Federation
 from fedapm.runs.records import load_run
 from fedapm.tuning import Options, tuned_layer
-from fedapm.tuning.trial import Scorer
+from fedapm.tuning.scorer import Scorer
 from tests.helpers.unit import refused
 from tests.tuning.searches import search
 
@@ -22,7 +24,7 @@ def test_several_seeds_count_by_their_mean(tmp_path: Path) -> None:
     options = Options(trials=2, rounds=1, search=("solver.lr=0.1",), seeds=(3, 5), select="best")
     (found,) = search(tmp_path / "out", options=options, methods=["local"], workers=1).methods
     folder = tmp_path / "out" / "trials" / "local" / "0"
-    scores = [Scorer("accuracy", "best").of(load_run(folder / f"seed-{s}").rounds) for s in (3, 5)]
+    scores = [Scorer("accuracy", "best").run_score(load_run(folder / f"seed-{s}").rounds) for s in (3, 5)]
     assert found.default == pytest.approx(sum(scores) / 2)
     assert scores[0] != scores[1]
 
@@ -36,13 +38,12 @@ def test_a_trial_that_diverges_is_recorded_and_not_chosen(tmp_path: Path) -> Non
     assert run.info["status"] == "diverged"
 
 
-def test_a_method_whose_trials_all_diverge_is_named(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_a_method_whose_trials_all_diverge_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = Options(trials=2, rounds=1, search=("solver.lr=1e30",))
     layer = {"local": {"solver": {"lr": 1e29}}}
-    found = search(tmp_path / "out", layer, options=options, methods=["local"], warn=said.append)
+    found = search(tmp_path / "out", layer, options=options, methods=["local"])
     assert (found.methods[0].best, found.methods[0].diverged) == (None, 2)
-    assert "Local only" in said[0]
+    assert "every trial of Local only diverged" in caplog.text
     assert "every trial diverged" in found.path.read_text("utf-8")
     with refused("local"):
         tuned_layer(found.path, ["local"])
@@ -92,3 +93,19 @@ def test_a_score_that_no_client_has_is_named(tmp_path: Path) -> None:
     options = Options(trials=1, rounds=1, metric="auc")
     with refused("auc", "--metric"):
         search(tmp_path / "out", options=options, methods=["local"], clients=clients)
+
+
+def test_trials_can_be_scored_by_a_metric_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def brier(predictions: Predictions) -> float:
+        shares = torch.softmax(predictions.outputs, 1)
+        truth = torch.nn.functional.one_hot(predictions.targets, shares.shape[1])
+        return (shares - truth).square().sum(1).mean().item()
+
+    monkeypatch.setitem(METRICS._items, "brier", Metric("brier", "Brier score", brier, higher_is_better=False))
+    options = Options(trials=3, rounds=1, search=("solver.lr=1e-9,0.1",), metric="brier", pruner="none")
+    (found,) = search(tmp_path / "out", options=options, methods=["local"], workers=1).methods
+    assert found.settings["solver.lr"] >= 0.1, "a lower score is better"
+    assert found.best is not None
+    assert -2 < found.best < 0
+    assert options.text(found.best) == f"{-found.best:.4f}"
+    assert options.scorer.worst == -math.inf

@@ -1,9 +1,8 @@
-"""The command line for tuning: good settings for every method, chosen on validation data."""
+"""``fedapm tune``: good settings for every method, chosen on validation data."""
 
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -31,8 +30,6 @@ from fedapm.cli.options import (
 )  # fmt: skip
 from fedapm.experiments.settings import parse_assignment
 from fedapm.loggers.console import configure
-
-logger = logging.getLogger(__name__)
 
 
 def tune(
@@ -71,27 +68,27 @@ def tune(
     assign: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search good settings for every method, the same number of trials for each; a search that was cut off goes on."""
+    """Search good settings for every method, the same number of trials for each; an interrupted search is continued."""
     from fedapm import tuning
     from fedapm.experiments import compare
     from fedapm.report.card import write_card
     from fedapm.runs.provenance import command_line, timed
-    from fedapm.tuning.display import table
+    from fedapm.tuning.display import results_table
 
     options = tuning.Options(
         trials, rounds, tuple(numbers(seeds)), space, tuple(search or ()), sampler, pruner, metric, select
     )
-    asked = common(data, data_root, image_encoder, text_encoder, None, engine, None, device)
-    explicit = compare.laid(*map(parse_assignment, assign or []))
-    given = [*layers(config, None, asked), explicit]
+    from_options = common(data, data_root, image_encoder, text_encoder, None, engine, None, device)
+    assigned = compare.laid(*map(parse_assignment, assign or []))
+    settings = [*layers(config, None, from_options), assigned]
     configure(run_details=False)
     with timed(out):
-        found = tuning.tune(names(methods), out, *given, options=options, workers=workers, warn=logger.warning)
+        tuned = tuning.tune(names(methods), out, *settings, options=options, workers=workers)
     write_card(out, command_line(sys.argv[1:]))
     if as_json:
-        results = {one.name: one.as_dict() for one in found.methods}
-        print(json.dumps({"tuned": str(found.path), "methods": results}, indent=2))
+        results = {result.name: result.as_dict() for result in tuned.methods}
+        print(json.dumps({"tuned": str(tuned.path), "methods": results}, indent=2))
         return
-    console().print(table(found.methods, found.options))
-    say(f"Tuned settings: {found.path}")
+    console().print(results_table(tuned.methods, tuned.options))
+    say(f"Tuned settings: {tuned.path}")
     say(f"Next: fedapm compare --tuned {out}")

@@ -144,7 +144,6 @@ class Paper:
             *self.layers,
             options=options,
             workers=self.workers,
-            warn=logger.warning,
         )
 
     def _tuned(self, methods: Sequence[str]) -> tuple[list[str], Mapping[str, Any], Mapping[str, Any] | None]:

@@ -1,4 +1,4 @@
-"""How a search is done: how many trials, on what, judged how."""
+"""How a search is done: how many trials, with which settings, scored by which metric."""
 
 from __future__ import annotations
 
@@ -6,38 +6,48 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedapm.core.metrics import METRICS, Metric
 from fedapm.core.search_space import FloatRange
 from fedapm.errors import FedapmError, did_you_mean
+from fedapm.tuning.scorer import Scorer
 from fedapm.tuning.space import parse_dimension
 from fedapm.tuning.spaces import SPACES
 
 SAMPLERS = ("grid", "random", "tpe")
 PRUNERS = ("none", "median", "halving")
 SELECTS = ("last", "best")
-METRICS = {"accuracy": 0.0, "f1": 0.0, "auc": 0.0, "test_loss": float("-inf")}
-"""What a trial may be judged by, and the score of one that diverges; a loss counts as its negative."""
+
+
+def tuning_metrics() -> dict[str, Metric]:
+    """The metrics that trials can be scored by: those of held-out data, a user's own among them."""
+    return {name: metric for name, metric in METRICS.items() if metric.data == "test"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """The same for every method."""
+    """How every method is searched.
+
+    Raises:
+        FedapmError: Where a name is unknown or a number makes no sense.
+    """
 
     trials: int = 20
     """Trials of each method, the first one being its present settings."""
     rounds: int | None = None
     """Rounds of a trial; the experiment's if not given."""
     seeds: tuple[int, ...] = (0,)
-    """Every trial is run with each; the mean of their scores counts."""
+    """Every trial is run with each of them and scored by the mean."""
     space: str | None = None
-    """A named space: wide, paper or client; wide if neither this nor a search is given."""
+    """A named space: wide, paper or client; wide if neither this nor a search is set."""
     search: tuple[str, ...] = ()
-    """A space of the user's own, setting by setting."""
+    """The user's own space, setting by setting."""
     sampler: str | None = None
     """grid, random or tpe; grid where all values are listed and tpe elsewhere if not given."""
     pruner: str = "median"
     """What ends a trial early: none, median or halving."""
     metric: str = "accuracy"
-    """What a trial is judged by: the client mean of accuracy, f1, auc or test_loss on validation data."""
+    """What a trial is scored by: the client mean of accuracy, f1, auc, test_loss or a metric of your own, on validation
+    data."""
     select: str = "last"
     """At the last round, or at the best one."""
 
@@ -47,12 +57,12 @@ class Options:
             ("space", self.space, SPACES),
             ("sampler", self.sampler, SAMPLERS),
             ("pruner", self.pruner, PRUNERS),
-            ("metric", self.metric, METRICS),
+            ("metric", self.metric, tuning_metrics()),
             ("select", self.select, SELECTS),
         )
-        for what, given, known in named:
-            if given is not None and given not in known:
-                raise FedapmError(f"unknown {what} {given!r}; {did_you_mean(given, known)}")
+        for option, name, known in named:
+            if name is not None and name not in known:
+                raise FedapmError(f"unknown {option} {name!r}; {did_you_mean(name, known)}")
         if self.space is not None and self.search:
             raise FedapmError("give --space or --search, not both: a search of your own replaces the space.")
         if self.trials < 1:
@@ -64,12 +74,12 @@ class Options:
 
     @property
     def space_name(self) -> str | None:
-        """The named space, or None where the user gives one."""
+        """The named space; None where the user has one of their own."""
         return None if self.search else self.space or "wide"
 
     @property
     def chosen_sampler(self) -> str:
-        """The sampler that was asked for, or the one that suits the space."""
+        """The sampler that was set, or the one that suits the space."""
         if self.sampler is not None:
             return self.sampler
         if self.space_name is not None:
@@ -77,18 +87,16 @@ class Options:
         return "tpe" if any(isinstance(parse_dimension(text).values, FloatRange) for text in self.search) else "grid"
 
     @property
-    def worst(self) -> float:
-        """The score of a trial that diverges."""
-        return METRICS[self.metric]
+    def scorer(self) -> Scorer:
+        """How trials are scored."""
+        return Scorer(self.metric, self.select)
 
-    def text(self, value: float | None) -> str:
-        """A score as people read it; a loss is not shown as its negative."""
-        if value is None:
-            return "–"
-        return f"{-value if self.metric == 'test_loss' else value:.4f}"
+    def text(self, score: float | None) -> str:
+        """A score as people read it: the metric itself, where small values are good."""
+        return "–" if score is None else f"{self.scorer.sign * score:.4f}"
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for a JSON file."""
+        """The options as tune.json keeps them."""
         return asdict(self) | {
             "space": self.space_name,
             "search": list(self.search),

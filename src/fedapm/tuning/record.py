@@ -1,4 +1,4 @@
-"""tune.json: what a search was asked for and what it found, so that the same command goes on and no other one does."""
+"""tune.json: the arguments of a search and its results, so that only the same command continues it."""
 
 from __future__ import annotations
 
@@ -18,53 +18,62 @@ from fedapm.tuning.study import library
 from fedapm.version import __version__
 
 
-def begin(out: Path, options: Options, subjects: Sequence[MethodSearch], clients: Federation, workers: int) -> None:
-    """Write down what is asked for, or check that it is what the folder was begun with."""
-    whom = {"methods": [subject.name for subject in subjects], "data": clients.name, "clients": len(clients)}
-    asked = {
-        "arguments": whom | options.as_dict(),
-        "settings": {subject.name: subject.base.tables() for subject in subjects},
-        "spaces": {subject.name: {d.name: str(d.values) for d in subject.space} for subject in subjects},
+def begin(out: Path, options: Options, searches: Sequence[MethodSearch], clients: Federation, workers: int) -> None:
+    """Record what is searched, or check that it is what the folder was begun with.
+
+    Args:
+        out: The folder of the search.
+        options: How the search is done.
+        searches: The methods and their spaces.
+        clients: The clients' data.
+        workers: How many trials are run at a time.
+
+    Raises:
+        FedapmError: Where the folder was begun with other arguments, or lacks its database.
+    """
+    scope = {"methods": [search.name for search in searches], "data": clients.name, "clients": len(clients)}
+    content = {
+        "arguments": scope | options.as_dict(),
+        "settings": {search.name: search.base.tables() for search in searches},
+        "spaces": {search.name: {d.name: str(d.values) for d in search.space} for search in searches},
     }
     if (out / TUNE_INFO).is_file():
-        before = _check_same(out, asked)
+        before = _check_same(out, content)
         workers = max(workers, int(before.get("workers", 1)))
         remove_leftovers(out)
     if (out / TRIALS).exists() and not (out / TRIALS_DATABASE).is_file():
-        raise FedapmError(
-            f"{out} has trials but no {TRIALS_DATABASE}, so there is no knowing them; use another folder."
-        )
-    # who finishes first matters where a trial depends on earlier ones
-    depends = options.pruner != "none" or any(subject.points is None for subject in subjects)
+        raise FedapmError(f"{out} has trials but no {TRIALS_DATABASE}, so it cannot be continued; use another folder.")
+    # where a trial depends on earlier ones, it matters which of them finished first
+    depends = options.pruner != "none" or any(search.points is None for search in searches)
     versions = {"fedapm": __version__, "optuna": library().__version__}
-    about = {"status": "running", **versions, "workers": workers, "depends_on_workers": depends and workers > 1}
-    write_json(out / TUNE_INFO, about | asked)
+    state = {"status": "running", **versions, "workers": workers, "depends_on_workers": depends and workers > 1}
+    write_json(out / TUNE_INFO, state | content)
 
 
-def finish(out: Path, found: Sequence[SearchResult]) -> None:
-    """Write down what was found."""
+def finish(out: Path, results: Sequence[SearchResult]) -> None:
+    """Record the results."""
     content = read_json(out / TUNE_INFO)
-    results = {one.name: one.as_dict() for one in found}
-    write_json(out / TUNE_INFO, content | {"status": "complete", "methods": results})
+    methods = {result.name: result.as_dict() for result in results}
+    write_json(out / TUNE_INFO, content | {"status": "complete", "methods": methods})
 
 
-def _check_same(out: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What the folder says already, if it was begun with the same arguments."""
+def _check_same(out: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The folder's tune.json, if it was begun with the same arguments."""
     old = read_json(out / TUNE_INFO)
     for part in ("arguments", "settings", "spaces"):
         if not isinstance(old.get(part), dict):
             raise FedapmError(f"{out / TUNE_INFO} lacks {part!r}; use another folder.")
-    before, now = old["arguments"], asked["arguments"]
+    before, now = old["arguments"], content["arguments"]
     changed = [f"{name} was {_text(before.get(name))}" for name in now if before.get(name) != now[name]]
-    for name, tables in asked["settings"].items():
+    for name, tables in content["settings"].items():
         if name in old["settings"]:
             changed += sorted({*changed_settings(old["settings"][name], tables)} - {"engine.rounds"})
-    if not changed and old["spaces"] != asked["spaces"]:
+    if not changed and old["spaces"] != content["spaces"]:
         changed = ["the search space"]
     if changed:
         raise FedapmError(
-            f"{out} was begun with other arguments ({', '.join(dict.fromkeys(changed))}); go on with the same ones or "
-            "use another folder."
+            f"{out} was begun with other arguments ({', '.join(dict.fromkeys(changed))}); continue with the same ones "
+            "or use another folder."
         )
     return old
 

@@ -1,9 +1,8 @@
-"""What a search found, and the file of tuned settings: written by tuning, read by comparisons."""
+"""The results of a search, and the file of tuned settings: written by tuning, read by comparisons."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,12 +17,12 @@ from fedapm.runs.files import write_atomic
 from fedapm.runs.layout import TUNE_INFO, TUNED
 from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
-from fedapm.tuning.study import Row
+from fedapm.tuning.study import Row, finite
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What the search found for one method."""
+    """The result of one method's search."""
 
     name: str
     label: str
@@ -45,7 +44,7 @@ class SearchResult:
         return self.complete + self.pruned + self.diverged
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for a JSON file."""
+        """The result as tune.json keeps it."""
         return asdict(self) | {"trials": self.trials}
 
 
@@ -65,31 +64,41 @@ class Tuned:
         return self.folder / TUNED
 
 
-def best_of(subject: MethodSearch, rows: Sequence[Row]) -> SearchResult:
-    """The best trial that was run to its end; the earlier one where two are equal."""
+def best_trial(search: MethodSearch, rows: Sequence[Row]) -> SearchResult:
+    """The best of a method's trials that were run to their end; the earlier one where two are equal."""
     counts = {state: sum(row.state == state for row in rows) for state in ("complete", "pruned", "diverged")}
     ended = [row for row in rows if row.state == "complete" and row.value is not None]
     best = max(ended, key=lambda row: (row.value, -row.number), default=None)
     first = next((row.value for row in ended if row.number == 0), None)
     return SearchResult(
-        subject.name,
-        subject.label,
+        search.name,
+        search.label,
         **counts,
-        best=_finite(best.value) if best is not None else None,
-        default=_finite(first),
+        best=finite(best.value) if best is not None else None,
+        default=finite(first),
         number=best.number if best is not None else None,
         settings=best.settings if best is not None else {},
     )
 
 
 def write_tuned(
-    folder: Path, options: Options, subjects: Sequence[MethodSearch], found: Sequence[SearchResult]
+    folder: Path, options: Options, searches: Sequence[MethodSearch], results: Sequence[SearchResult]
 ) -> Tables:
-    """Write the tuned settings, and how they were found as a comment."""
-    tables: Tables = {"engine": {"units": subjects[0].units}}
-    for subject, one in zip(subjects, found, strict=True):
-        if one.number is not None:
-            tables |= subject.tuned_tables(one.settings)
+    """Write the tuned settings, with a comment that says how they were chosen.
+
+    Args:
+        folder: The folder of the search.
+        options: How it was done.
+        searches: The methods that were searched.
+        results: Their results, in the same order.
+
+    Returns:
+        The tables of the file.
+    """
+    tables: Tables = {"engine": {"units": searches[0].units}}
+    for search, result in zip(searches, results, strict=True):
+        if result.number is not None:
+            tables |= search.tuned_tables(result.settings)
     seeds = ", ".join(map(str, options.seeds))
     what = f"search {'; '.join(options.search)}" if options.search else f"space {options.space_name}"
     lines = [
@@ -99,20 +108,28 @@ def write_tuned(
         f"Chosen by the client mean of {options.metric} on validation data at the {options.select} round; no test data",
         "was used.",
     ]
-    for one in found:
-        result = (
-            f"trial {one.number}, {options.text(one.best)}; before the search {options.text(one.default)}"
-            if one.number is not None
+    for result in results:
+        counts = f"{result.trials} trials ({result.pruned} pruned, {result.diverged} diverged)"
+        best = (
+            f"trial {result.number}, {options.text(result.best)}; before the search {options.text(result.default)}"
+            if result.number is not None
             else "every trial diverged, nothing was chosen"
         )
-        lines.append(f"{one.name}: {one.trials} trials ({one.pruned} pruned, {one.diverged} diverged), {result}")
+        lines.append(f"{result.name}: {counts}, {best}")
     head = "".join(f"# {line}\n" for line in lines)
     write_atomic(folder / TUNED, f"{head}\n{tomli_w.dumps(tables)}")
     return tables
 
 
 def load_tuned(path: Path) -> Tables:
-    """The tuned settings in a folder of ``fedapm tune`` or in a file: a layer for a comparison."""
+    """Read tuned settings, a layer for a comparison.
+
+    Args:
+        path: A folder of ``fedapm tune``, or a file as it writes it.
+
+    Raises:
+        FedapmError: Where there is no such file, or it holds something else.
+    """
     file = tuned_file(path)
     tables = read_toml(file)
     known = {*METHODS, *PRESETS, "engine"}
@@ -130,21 +147,25 @@ def tuned_file(path: Path) -> Path:
     if file.is_file():
         return file
     if path.is_dir() and (path / TUNE_INFO).is_file():
-        raise FedapmError(f"the search in {path} is not finished; go on with the same fedapm tune command.")
+        raise FedapmError(f"the search in {path} is not finished; continue it with the same fedapm tune command.")
     raise FedapmError(f"{file} does not exist; fedapm tune writes it.")
 
 
 def tuned_layer(path: Path, methods: Sequence[str]) -> tuple[Tables, dict[str, Any]]:
-    """The tuned settings of some methods, and what to note of where they come from."""
+    """The tuned settings of some methods.
+
+    Args:
+        path: A folder of ``fedapm tune``, or a file as it writes it.
+        methods: The methods that are compared, each of which must be among the tuned ones.
+
+    Returns:
+        A layer of settings for a comparison, and what compare.json keeps of where it comes from.
+    """
     file, tables = tuned_file(path), load_tuned(path)
     missing = [name for name in methods if name not in tables]
     if missing:
-        there = ", ".join(name for name in tables if name != "engine") or "none"
-        raise FedapmError(f"{file} has no settings for {', '.join(missing)}, only for: {there}; tune every method.")
+        tuned = ", ".join(name for name in tables if name != "engine") or "none"
+        raise FedapmError(f"{file} has no settings for {', '.join(missing)}, only for: {tuned}; tune every method.")
     layer = {name: table for name, table in tables.items() if name in methods or name == "engine"}
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     return layer, {"file": str(path), "sha256": digest, "methods": list(methods)}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -1,8 +1,9 @@
-"""A search from start to end: what is asked for, the folder it lies in, and what comes out."""
+"""A search from start to end: its options, its folder and its results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from fedapm.simulation.workers import cores
 from fedapm.tuning.method_search import method_searches
 from fedapm.tuning.options import Options
 from fedapm.tuning.record import begin, finish
-from fedapm.tuning.results import Tuned, best_of, write_tuned
+from fedapm.tuning.results import Tuned, best_trial, write_tuned
 from fedapm.tuning.search import Search
 from fedapm.tuning.study import Study, library, quiet, storage
 
+logger = logging.getLogger(__name__)
 SHARE = 0.2
-"""Share of each client's training data that trials are judged by, unless the user says otherwise."""
+"""Default share of each client's training data that trials are scored on."""
 
 
 def tune(
@@ -31,46 +33,59 @@ def tune(
     options: Options | None = None,
     clients: Federation | None = None,
     workers: int | None = None,
-    show: bool = True,
-    warn: Callable[[str], None] | None = None,
+    progress: bool = True,
 ) -> Tuned:
-    """Search good settings for every method with the same number of trials; a search that was cut off goes on.
+    """Search good settings for every method with the same number of trials; an interrupted search is continued.
 
-    Layers of settings are as in :func:`fedapm.compare.plans`. The first trial of a method has these very settings.
-    ``clients`` are used instead of the settings' data; their test data is left aside.
+    Args:
+        methods: The methods' names.
+        out: A folder for the trials and the results.
+        layers: Settings as in :func:`fedapm.experiments.compare.plans`. The first trial of a method has these settings.
+        options: How the search is done.
+        clients: Used in place of the settings' data; their test data is not looked at.
+        workers: How many trials are run at a time; as many as there are processors if not given.
+        progress: Whether progress is displayed on stderr.
+
+    Returns:
+        The results and the tuned settings, which are also in the folder.
+
+    Raises:
+        FedapmError: Where something cannot be searched, or the folder holds another search.
     """
     library()
-    asked = options or Options()
+    options = options or Options()
     if workers is not None and workers < 1:
         raise FedapmError(f"--workers {workers}: there must be at least one.")
-    count = workers or cores()
-    common = trial_layers(layers, asked)
-    first = compare.plans(methods, asked.seeds, *common)[0]
+    workers = workers or cores()
+    common = trial_layers(layers, options)
+    first = compare.plans(methods, options.seeds, *common)[0]
     if clients is None:
-        judged = build.federation(first.data)
+        clients = build.federation(first.data)
     else:
-        judged = clients.for_validation(first.data.validation, first.data.seed)
-    asked = replace(asked, rounds=first.engine.rounds)
-    found = method_searches(methods, common, asked, len(judged))
+        clients = clients.for_validation(first.data.validation, first.data.seed)
+    options = replace(options, rounds=first.engine.rounds)
+    searches = method_searches(methods, common, options, len(clients))
     with locked(out, "fedapm tune"), quiet():
         refuse_foreign(out, TUNE_INFO, "tune")
-        begin(out, asked, found, judged, count)
+        begin(out, options, searches, clients, workers)
         store = storage(out / TRIALS_DATABASE)
-        studies = [Study(store, subject, asked) for subject in found]
-        Search(out, asked, studies, judged, count, show).run()
-        results = tuple(best_of(study.subject, study.rows()) for study in studies)
-        tables = write_tuned(out, asked, found, results)
+        studies = [Study(store, search, options) for search in searches]
+        Search(out, options, studies, clients, workers, progress).run()
+        results = tuple(best_trial(study.search, study.rows()) for study in studies)
+        tables = write_tuned(out, options, searches, results)
         finish(out, results)
-    for one in results:
-        if one.number is None and warn is not None:
-            warn(f"every trial of {one.label} diverged, so there are no tuned settings for it; search smaller steps.")
-    return Tuned(out, asked, results, tables)
+    for result in results:
+        if result.number is None:
+            logger.warning(
+                "every trial of %s diverged, so there are no tuned settings for it; search smaller steps.", result.label
+            )
+    return Tuned(out, options, results, tables)
 
 
 def trial_layers(layers: Sequence[Mapping[str, Any]], options: Options) -> list[Mapping[str, Any]]:
-    """The settings of all trials: judged on validation data, one process each, no models kept."""
-    given = compare.laid(*layers)
-    data, engine = given.get("data", {}), given.get("engine", {})
+    """The settings of all trials: scored on validation data, one process each, without saved models."""
+    tables = compare.laid(*layers)
+    data, engine = tables.get("data", {}), tables.get("engine", {})
     share = data.get("validation", SHARE) if isinstance(data, Mapping) else SHARE
     if share == 0:
         raise FedapmError("tuning needs validation data: data.validation = 0 leaves none; give a share.")

@@ -1,4 +1,4 @@
-"""Search: trials of all methods dealt out to worker processes until each method has had its number."""
+"""Search: worker processes run the trials of all methods until each method has had its number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedapm.tuning.trial import Outcome
 from fedapm.tuning.worker import PATIENCE, TrialWorker, WorkerDied
 
 TRIES = 3
-"""How often a trial is begun whose process dies."""
+"""How often a trial is started again whose process dies."""
 
 
 @dataclass(frozen=True)
@@ -34,35 +34,44 @@ class Job:
     settings: Mapping[str, Any]
 
     def message(self, options: Options) -> dict[str, Any]:
-        """What the worker is told."""
+        """The message that makes a worker run it."""
         runs = [
             (run.tables(), str(self.folder / f"seed-{run.engine.seed}"))
-            for run in self.study.subject.experiments(self.settings)
+            for run in self.study.search.experiments(self.settings)
         ]
         return {"runs": runs, "metric": options.metric, "select": options.select}
 
 
 class Search:
-    """Keeps workers busy, writes down what they report, and ends with them."""
+    """Keeps workers busy, records what they report, and ends them.
+
+    Args:
+        out: The folder of the search.
+        options: How the search is done.
+        studies: The trials of each method.
+        clients: The clients' data.
+        workers: How many trials are run at a time.
+        progress: Whether progress is displayed.
+    """
 
     def __init__(
-        self, out: Path, options: Options, studies: Sequence[Study], clients: Federation, workers: int, show: bool
+        self, out: Path, options: Options, studies: Sequence[Study], clients: Federation, workers: int, progress: bool
     ) -> None:
         self.out, self.options, self.studies, self.clients, self.count = out, options, studies, clients, workers
-        self.board = SearchProgress([study.subject for study in studies], options, show)
+        self.display = SearchProgress([study.search for study in studies], options, progress)
         self._workers: list[TrialWorker] = []
         self._jobs: dict[TrialWorker, Job] = {}
         self._deaths: Counter[Path] = Counter()
 
     def run(self) -> None:
-        """Run what is left."""
+        """Run the remaining trials."""
         try:
-            # before the display, which has a thread that a fork would not take along
-            for _ in range(min(self.count, sum(study.left for study in self.studies))):
+            # before the display, which has a thread that a fork would not inherit
+            for _ in range(min(self.count, sum(study.remaining for study in self.studies))):
                 self._workers.append(self._fork())
-            with self.board:
+            with self.display:
                 for study in self.studies:
-                    self.board.update(study.subject, study.rows())
+                    self.display.update(study.search, study.rows())
                 self._work()
         except KeyboardInterrupt:
             raise Interrupted("interrupted; the same command goes on from there.") from None
@@ -71,60 +80,63 @@ class Search:
 
     def _work(self) -> None:
         with uninterrupted():
-            self._deal()
+            self._assign()
         while self._jobs:
             ready = {*wait([worker.connection for worker in self._jobs])}
-            # Ctrl-C waits until what was heard is written down
+            # Ctrl-C waits until what was received is recorded
             with uninterrupted():
                 for worker in [w for w in self._jobs if w.connection in ready]:
                     try:
-                        self._hear(worker, self._jobs[worker])
+                        self._handle(worker, self._jobs[worker])
                     except WorkerDied:
                         self._replace(worker)
-                self._deal()
+                self._assign()
 
-    def _deal(self) -> None:
+    def _assign(self) -> None:
         """Give every idle worker a trial. Methods take turns, so that few trials of one method run at a time."""
         for worker in [w for w in self._workers if w not in self._jobs]:
             job = self._next()
             if job is None:
                 return
-            self._jobs[worker] = job
-            try:
-                worker.tell(job.message(self.options))
-            except WorkerDied:
-                self._replace(worker)
+            self._start(worker, job)
+
+    def _start(self, worker: TrialWorker, job: Job) -> None:
+        self._jobs[worker] = job
+        try:
+            worker.send(job.message(self.options))
+        except WorkerDied:
+            self._replace(worker)
 
     def _next(self) -> Job | None:
         for study in sorted(self.studies, key=lambda study: (study.running, study.started)):
-            found = study.next()
-            if found is not None:
-                number, settings = found
-                return Job(study, number, self.out / TRIALS / study.subject.name / str(number), settings)
+            trial = study.next_trial()
+            if trial is not None:
+                number, settings = trial
+                return Job(study, number, self.out / TRIALS / study.search.name / str(number), settings)
         return None
 
-    def _hear(self, worker: TrialWorker, job: Job) -> None:
-        said = worker.hear()
-        if "step" in said:
-            worker.tell({"stop": job.study.report(job.number, said["step"], said["value"])})
+    def _handle(self, worker: TrialWorker, job: Job) -> None:
+        message = worker.receive()
+        if "step" in message:
+            worker.send({"stop": job.study.report(job.number, message["step"], message["value"])})
             return
-        if "refused" in said:
-            raise FedapmError(said["refused"])
-        if "failed" in said:
-            raise RuntimeError(f"a trial of {job.study.subject.label} failed:\n{said['failed']}")
-        job.study.finish(job.number, Outcome(said["status"], tuple(said["scores"])))
+        if "refused" in message:
+            raise FedapmError(message["refused"])
+        if "failed" in message:
+            raise RuntimeError(f"a trial of {job.study.search.label} failed:\n{message['failed']}")
+        job.study.finish(job.number, Outcome(message["status"], tuple(message["scores"])))
         del self._jobs[worker]
-        # what a finished trial could be continued from is large, and never needed again
+        # checkpoints are large, and a finished trial is never resumed
         for folder in job.folder.glob(f"*/{CHECKPOINTS}"):
             rmtree(folder, ignore_errors=True)
         rows = job.study.rows()
-        self.board.update(job.study.subject, rows, next(row for row in rows if row.number == job.number))
+        self.display.update(job.study.search, rows, next(row for row in rows if row.number == job.number))
 
     def _fork(self) -> TrialWorker:
         return TrialWorker(self.clients, [worker.connection for worker in self._workers])
 
     def _replace(self, worker: TrialWorker) -> None:
-        """A process that died is replaced, and its trial goes on where it was, but not for ever."""
+        """Replace a process that died and resume its trial, a limited number of times."""
         job = self._jobs.pop(worker)
         self._deaths[job.folder] += 1
         self._workers.remove(worker)
@@ -132,19 +144,15 @@ class Search:
         worker.end(0)
         if self._deaths[job.folder] >= TRIES:
             raise FedapmError(
-                f"the process of trial {job.number} of {job.study.subject.label} died {TRIES} times; if memory is "
+                f"the process of trial {job.number} of {job.study.search.label} died {TRIES} times; if memory is "
                 "short, use fewer --workers."
             )
         other = self._fork()
         self._workers.append(other)
-        self._jobs[other] = job
-        try:
-            other.tell(job.message(self.options))
-        except WorkerDied:
-            self._replace(other)
+        self._start(other, job)
 
     def _stop(self) -> None:
-        """End all workers, each after it has saved what it was doing."""
+        """End all workers, each after it has saved its run."""
         workers, self._workers = self._workers, []
         try:
             for worker in workers:

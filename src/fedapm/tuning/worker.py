@@ -1,7 +1,7 @@
 """Worker processes that run whole trials, one at a time and on one thread each.
 
 They are forked where the system can, so that they have the clients' data without a copy. The pipe carries short JSON
-messages; nothing but the parent touches the trials' database.
+messages; only the parent opens the trials' database.
 """
 
 from __future__ import annotations
@@ -24,18 +24,24 @@ import torch
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.settings import Experiment
-from fedapm.tuning.trial import Scorer, run_trial
+from fedapm.tuning.scorer import Scorer
+from fedapm.tuning.trial import run_trial
 
 PATIENCE = 30.0
-"""Seconds a worker has to save what it is doing before it is killed."""
+"""Seconds a worker has to save its run before it is killed."""
 
 
 class WorkerDied(Exception):
-    """The worker is gone."""
+    """The worker process ended unexpectedly."""
 
 
 class TrialWorker:
-    """A process that runs trials."""
+    """A process that runs trials.
+
+    Args:
+        clients: The clients' data.
+        others: The connections of the workers there are, which a fork inherits and must close.
+    """
 
     def __init__(self, clients: Federation, others: Sequence[Connection]) -> None:
         forks = "fork" in mp.get_all_start_methods()
@@ -49,29 +55,29 @@ class TrialWorker:
             self.process.start()
         theirs.close()
 
-    def tell(self, message: Mapping[str, Any]) -> None:
-        """Give it a trial, or answer its question."""
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send it a trial, or whether to stop the one it runs."""
         try:
             self.connection.send_bytes(json.dumps(message).encode())
         except OSError:
             raise WorkerDied from None
 
-    def hear(self) -> dict[str, Any]:
-        """What it says; waits until it does."""
+    def receive(self) -> dict[str, Any]:
+        """Wait for its next message."""
         try:
             return cast(dict[str, Any], json.loads(self.connection.recv_bytes()))
         except (EOFError, OSError):
             raise WorkerDied from None
 
     def ask_to_stop(self) -> None:
-        """Let it save what it is doing and end."""
+        """Let it save its run and end."""
         self.connection.close()
         with suppress(ProcessLookupError, OSError):
             if self.process.pid is not None and self.process.is_alive():
                 os.kill(self.process.pid, signal.SIGINT)
 
     def end(self, patience: float) -> None:
-        """Wait until it has ended, but not for ever."""
+        """Wait until it has ended, and kill it after some seconds."""
         try:
             self.process.join(patience)
         finally:
@@ -81,46 +87,47 @@ class TrialWorker:
 
 
 def _serve(connection: Connection, inherited: Sequence[Connection], clients: Federation) -> None:
-    # a worker must not keep its parent's ends open, or nobody would notice when one of the two is gone
+    # a worker must not keep its parent's ends open, or neither would notice when the other one ends
     for other in inherited:
         other.close()
     if hasattr(os, "setpgid"):
         # Ctrl-C is for the parent, which then ends its workers in order
         os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=_follow_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     try:
         while True:
-            connection.send_bytes(json.dumps(_answer(connection, clients)).encode())
+            connection.send_bytes(json.dumps(_run_next(connection, clients)).encode())
     except (KeyboardInterrupt, Interrupted, EOFError, OSError):
         os._exit(0)
 
 
-def _follow_parent() -> None:
-    """End with the parent, however it ended."""
+def _end_with_parent() -> None:
+    """End when the parent does, however it ends."""
     parent = mp.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _answer(connection: Connection, clients: Federation) -> dict[str, Any]:
-    asked = json.loads(connection.recv_bytes())
-    runs = [(Experiment.from_tables(tables), Path(folder)) for tables, folder in asked["runs"]]
-    gone = False
+def _run_next(connection: Connection, clients: Federation) -> dict[str, Any]:
+    """Wait for a trial and run it; the message about its end."""
+    job = json.loads(connection.recv_bytes())
+    runs = [(Experiment.from_tables(tables), Path(folder)) for tables, folder in job["runs"]]
+    disconnected = False
 
-    def ask(step: int, value: float) -> bool:
-        nonlocal gone
+    def should_stop(step: int, value: float) -> bool:
+        nonlocal disconnected
         try:
             connection.send_bytes(json.dumps({"step": step, "value": value}).encode())
             return bool(json.loads(connection.recv_bytes())["stop"])
         except (EOFError, OSError):
-            gone = True
+            disconnected = True
             return True
 
     try:
-        found = run_trial(runs, clients, Scorer(asked["metric"], asked["select"]), ask)
+        outcome = run_trial(runs, clients, Scorer(job["metric"], job["select"]), should_stop)
     except Interrupted:
         raise
     except FedapmError as error:
@@ -129,6 +136,6 @@ def _answer(connection: Connection, clients: Federation) -> dict[str, Any]:
         return {"refused": f"{error.filename or 'a file'}: {error.strerror or error}."}
     except Exception:
         return {"failed": traceback.format_exc()}
-    if gone:
+    if disconnected:
         raise EOFError
-    return {"status": found.status, "scores": found.scores}
+    return {"status": outcome.status, "scores": outcome.scores}
