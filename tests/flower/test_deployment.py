@@ -40,7 +40,7 @@ seed = 1
 fraction = 1.0
 [flower]
 minimum = 1
-timeout = 25.0
+timeout = 90.0
 retries = 3
 wait = 200.0
 """

@@ -29,19 +29,23 @@ def assert_as_if_nothing_had_happened(case: Case) -> None:
     assert [row["round"] for row in JsonLines(case.out / "timings.jsonl")] == [r["round"] for r in records]
 
 
-@pytest.mark.parametrize("message", [6, 12, 21, 34])
-def test_killed_while_messages_are_under_way(tmp_path, message):
-    case = Case.of(tmp_path)
+def serve_until_killed(case, at):
+    """Run the server until a message for which ``at`` is true."""
 
     def fate(carried):
-        if len(case.grid.carried) == message:
+        if at(carried):
             raise Killed
-        return
 
     case.grid.fate = fate
     with pytest.raises(Killed):
         case.serve()
     case.grid.fate = None
+
+
+@pytest.mark.parametrize("message", [6, 12, 21, 34])
+def test_killed_while_messages_are_under_way(tmp_path, message):
+    case = Case.of(tmp_path)
+    serve_until_killed(case, lambda carried: len(case.grid.carried) == message)
     assert_as_if_nothing_had_happened(case)
 
 
@@ -109,16 +113,7 @@ def test_killed_again_and_again(tmp_path):
 @pytest.mark.parametrize("name", ["fedapm", "ditto"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_still_has_its_clients(tmp_path, name):
     case = Case.of(tmp_path, name)
-
-    def fate(carried):
-        if carried.trains == 5:
-            raise Killed
-        return
-
-    case.grid.fate = fate
-    with pytest.raises(Killed):
-        case.serve()
-    case.grid.fate = None
+    serve_until_killed(case, lambda carried: carried.trains == 5)
     newest, _ = checkpoint_files(case.out / "checkpoints")
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
