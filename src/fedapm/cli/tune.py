@@ -1,10 +1,9 @@
-"""The command line for tuning: good settings for every method, chosen on validation data."""
+"""fedapm tune: good settings for every method, chosen on validation data."""
 
 from __future__ import annotations
 
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -30,11 +29,12 @@ from fedapm.cli.options import (
     say,
 )  # fmt: skip
 from fedapm.experiments.settings import parse_assignment
-from fedapm.loggers.console import configure
 
+app = typer.Typer()
 logger = logging.getLogger(__name__)
 
 
+@app.command()
 def tune(
     config: ConfigFile = None,
     data: Data = None,
@@ -73,9 +73,8 @@ def tune(
 ) -> None:
     """Search good settings for every method, the same number of trials for each; a search that was cut off goes on."""
     from fedapm import tuning
+    from fedapm.cli.session import recorded
     from fedapm.experiments import compare
-    from fedapm.report.card import write_card
-    from fedapm.runs.provenance import command_line, timed
     from fedapm.tuning.display import table
 
     options = tuning.Options(
@@ -84,10 +83,8 @@ def tune(
     asked = common(data, data_root, image_encoder, text_encoder, None, engine, None, device)
     explicit = compare.laid(*map(parse_assignment, assign or []))
     given = [*layers(config, None, asked), explicit]
-    configure(run_details=False)
-    with timed(out):
+    with recorded(out, report=None):
         found = tuning.tune(names(methods), out, *given, options=options, workers=workers, warn=logger.warning)
-    write_card(out, command_line(sys.argv[1:]))
     if as_json:
         results = {one.name: one.as_dict() for one in found.methods}
         print(json.dumps({"tuned": str(found.path), "methods": results}, indent=2))
