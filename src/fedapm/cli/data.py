@@ -19,7 +19,7 @@ from fedapm.experiments import build
 from fedapm.experiments.settings import DataSettings, Tables, merged, parse_assignment
 from fedapm.loggers.console import ProgressDisplay
 
-app = typer.Typer(help="Data sets: list, get, prepare, inspect.", no_args_is_help=True)
+app = typer.Typer(name="data", help="Data sets: list, get, prepare, inspect.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Data set (see: fedapm data list).")]
 Root = Annotated[

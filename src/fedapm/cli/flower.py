@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedapm.flower.settings import Deployment
     from fedapm.runs.records import Run
 
-app = typer.Typer(help="Flower: the same experiment on machines of their own.", no_args_is_help=True)
+app = typer.Typer(name="flower", help="Flower: the same experiment on machines of their own.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option("--folder", help="Folder of the federation on this machine.")]
 DEFAULT_FOLDER = Path("runs/federation")

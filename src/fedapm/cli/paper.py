@@ -1,8 +1,7 @@
-"""The command line for everything the paper shows about one data set."""
+"""fedapm paper: everything the paper shows about one data set."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,18 +16,17 @@ from fedapm.cli.options import (
     TextEncoder,
     Workers,
     common,
-    console,
     layers,
     names,
     numbers,
-    say,
 )  # fmt: skip
-from fedapm.errors import Interrupted
 from fedapm.experiments.settings import DataSettings
-from fedapm.loggers.console import configure
-from fedapm.runs.layout import PAPER_COMPARE
+from fedapm.runs.layout import PAPER_COMPARE, REPORT
+
+app = typer.Typer()
 
 
+@app.command()
 def paper(
     data: Annotated[str, typer.Option("--data", help="Data set (see: fedapm list data).")] = DataSettings.name,
     scale: Annotated[
@@ -47,12 +45,10 @@ def paper(
     assign: Assignments = None,
 ) -> None:
     """Tune, compare and sweep as the paper does, for one data set; what was cut off goes on with the same command."""
-    from fedapm.cli.tables import summary
+    from fedapm.cli.session import print_summary, recorded
     from fedapm.experiments.paper import Paper, adjusted
     from fedapm.experiments.paper import scale as named_scale
-    from fedapm.report import summary_table
-    from fedapm.runs.provenance import command_line
-    from fedapm.runs.records import find_runs
+    from fedapm.report.paper.page import write_paper_report
 
     chosen = adjusted(
         named_scale(scale, data),
@@ -62,11 +58,6 @@ def paper(
         trials,
     )
     given = layers(None, assign, common(data, data_root, image_encoder, text_encoder, None, None, workers, device))
-    configure(run_details=False)
-    made = Paper(out, chosen, given, workers, command_line(sys.argv[1:]))
-    try:
-        report = made.run({"data": data, "settings": assign or []})
-    except Interrupted as stop:
-        raise Interrupted(f"{stop} The same command goes on from there.") from None
-    console().print(summary(summary_table(find_runs(out / PAPER_COMPARE))))
-    say(f"Report: {report}")
+    with recorded(out, report=write_paper_report):
+        Paper(out, chosen, given, workers).run({"data": data, "settings": assign or []})
+    print_summary(out / PAPER_COMPARE, out / REPORT)

@@ -1,9 +1,8 @@
-"""The command line for sweeps: the same experiment at several values of a setting."""
+"""fedapm sweep: the same experiment at several values of a setting."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,12 +33,13 @@ from fedapm.cli.options import (
     numbers,
     say,
 )  # fmt: skip
-from fedapm.errors import Interrupted
 from fedapm.experiments.settings import parse_assignment
-from fedapm.loggers.console import configure
+from fedapm.runs.layout import REPORT
 
 if TYPE_CHECKING:
     from fedapm.report.sweep.runs import Sweep
+
+app = typer.Typer()
 
 Vary = Annotated[
     list[str],
@@ -50,6 +50,7 @@ SHOWN = ("train_loss", "drift")
 """What the table on the terminal has beside the main score; the report has everything."""
 
 
+@app.command()
 def sweep(
     vary: Vary,
     config: ConfigFile = None,
@@ -70,36 +71,28 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Train at several values of a setting; runs that are there already are kept."""
+    from fedapm.cli.session import recorded
     from fedapm.experiments import compare
-    from fedapm.experiments import sweep as sweeping
+    from fedapm.experiments.sweep import members, run_all
     from fedapm.experiments.vary import parse_vary
     from fedapm.loggers import log_callbacks
-    from fedapm.report.card import write_card
-    from fedapm.report.sweep.runs import read_sweep, write_sweep_report
-    from fedapm.runs.provenance import command_line, timed
+    from fedapm.report.sweep.runs import read_sweep
     from fedapm.tuning import tuned_layer
 
     options = common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
     chosen = names(methods)
     explicit = compare.laid(*map(parse_assignment, assign or []))
     best = tuned_layer(tuned, chosen)[0] if tuned is not None else {}
-    given = [*layers(config, None, options), best, explicit]
-    configure(run_details=False)
     axes = [parse_vary(text) for text in vary]
-    runs = sweeping.members(axes, chosen, numbers(seeds), *given)
-    follow = log_callbacks(log, out)
-    try:
-        with timed(out):
-            sweeping.run_all(axes, runs, out, callbacks=follow)
-    except Interrupted as stop:
-        raise Interrupted(f"{stop} The same command goes on from there.") from None
-    report = write_sweep_report(out)
-    write_card(out, command_line(sys.argv[1:]))
-    found = read_sweep(out)
+    runs = members(axes, chosen, numbers(seeds), *layers(config, None, options), best, explicit)
+    callbacks = log_callbacks(log, out)
+    with recorded(out):
+        run_all(axes, runs, out, callbacks=callbacks)
+    result, report = read_sweep(out), out / REPORT
     if as_json:
-        print(json.dumps({"report": str(report), "rows": found.as_rows()}, indent=2))
+        print(json.dumps({"report": str(report), "rows": result.as_rows()}, indent=2))
         return
-    console().print(_table(found))
+    console().print(_table(result))
     say(f"Report: {report}")
 
 

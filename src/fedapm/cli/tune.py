@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,9 +28,11 @@ from fedapm.cli.options import (
     say,
 )  # fmt: skip
 from fedapm.experiments.settings import parse_assignment
-from fedapm.loggers.console import configure
+
+app = typer.Typer()
 
 
+@app.command()
 def tune(
     config: ConfigFile = None,
     data: Data = None,
@@ -70,9 +71,8 @@ def tune(
 ) -> None:
     """Search good settings for every method, the same number of trials for each; an interrupted search is continued."""
     from fedapm import tuning
+    from fedapm.cli.session import recorded
     from fedapm.experiments import compare
-    from fedapm.report.card import write_card
-    from fedapm.runs.provenance import command_line, timed
     from fedapm.tuning.display import results_table
 
     options = tuning.Options(
@@ -81,10 +81,8 @@ def tune(
     from_options = common(data, data_root, image_encoder, text_encoder, None, engine, None, device)
     assigned = compare.laid(*map(parse_assignment, assign or []))
     settings = [*layers(config, None, from_options), assigned]
-    configure(run_details=False)
-    with timed(out):
+    with recorded(out, report=None):
         tuned = tuning.tune(names(methods), out, *settings, options=options, workers=workers)
-    write_card(out, command_line(sys.argv[1:]))
     if as_json:
         results = {result.name: result.as_dict() for result in tuned.methods}
         print(json.dumps({"tuned": str(tuned.path), "methods": results}, indent=2))

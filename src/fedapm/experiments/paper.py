@@ -19,12 +19,10 @@ from fedapm.experiments import compare, sweep
 from fedapm.experiments.vary import Axis
 from fedapm.report import write_report
 from fedapm.report.card import write_card
-from fedapm.report.paper.page import write_paper_report
 from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.folder import locked, refuse_foreign
 from fedapm.runs.layout import PAPER_COMPARE, PAPER_FRACTION, PAPER_INFO, PAPER_RHO, PAPER_TUNE
-from fedapm.runs.provenance import timed
 
 logger = logging.getLogger(__name__)
 
@@ -104,23 +102,20 @@ class Paper:
     scale: Scale
     layers: Sequence[Mapping[str, Any]]
     workers: int | None
-    command: str | None
 
-    def run(self, about: Mapping[str, Any]) -> Path:
-        """Do what is not done yet and write the report."""
+    def run(self, about: Mapping[str, Any]) -> None:
+        """Do what is not done yet.
+
+        Args:
+            about: What else the folder was begun with; a folder that was begun with something else is refused.
+        """
         with locked(self.out):
-            return self._run(about)
-
-    def _run(self, about: Mapping[str, Any]) -> Path:
-        self._begin(about)
-        with timed(self.out):
+            self._begin(about)
             steps = [self._tune, self._compare, self._sweep_rho, self._sweep_fraction]
             for number, (step, (name, runs)) in enumerate(zip(steps, self.scale.runs().items(), strict=True), start=1):
                 if runs:
                     logger.info("Step %d of %d: %s, %d runs", number, len(steps), name, runs)
                     step()
-        write_card(self.out, self.command)
-        return write_paper_report(self.out)
 
     def _begin(self, about: Mapping[str, Any]) -> None:
         asked = {"scale": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.scale).items()}, **about}

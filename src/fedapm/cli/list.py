@@ -1,14 +1,21 @@
-"""What can be named: methods, data sets and networks, each with a line about it."""
+"""fedapm list: what can be named, each with a line about it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
+from typing import Annotated, get_args
+
+import typer
+from rich.table import Table
 
 from fedapm.algorithms import METHODS, PRESETS, rows_of
+from fedapm.cli.options import console
 from fedapm.core.split import Preset
 from fedapm.data import DATA_SETS
+from fedapm.errors import FedapmError, did_you_mean
 from fedapm.models import MODELS
+
+app = typer.Typer()
 
 STAGES = get_args(Preset)
 Listing = tuple[str, list[tuple[str, str]]]
@@ -42,3 +49,15 @@ def _line(kind: type) -> str:
 
 
 LISTINGS: dict[str, Callable[[], Listing]] = {"methods": methods, "data": data, "models": models}
+
+
+@app.command(name="list")
+def list_(what: Annotated[str, typer.Argument(help="methods, data or models")]) -> None:
+    """List what can be named."""
+    if what not in LISTINGS:
+        raise FedapmError(f"cannot list {what!r}; {did_you_mean(what, LISTINGS)}")
+    title, rows = LISTINGS[what]()
+    table = Table("name", title, box=None, pad_edge=False)
+    for name, about in rows:
+        table.add_row(name, about)
+    console().print(table)

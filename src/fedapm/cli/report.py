@@ -1,0 +1,27 @@
+"""fedapm report: the report of runs that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapm.cli.options import (
+    AsJson,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A run folder, or a folder with several.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The HTML file; report.html in the folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of finished runs."""
+    from fedapm.cli.session import print_summary
+    from fedapm.report import write_report
+
+    print_summary(folder, write_report(folder, out), as_json)

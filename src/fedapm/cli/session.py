@@ -1,0 +1,58 @@
+"""What commands that train have in common: time spent, report, card, and the result on the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedapm.cli.options import console, say
+from fedapm.cli.tables import summary
+from fedapm.errors import Interrupted
+from fedapm.loggers.console import configure
+from fedapm.report import summary_table, write_report
+from fedapm.report.card import write_card
+from fedapm.runs.provenance import command_line, timed
+from fedapm.runs.records import find_runs
+
+SAME_COMMAND = "The same command goes on from there."
+
+
+@contextmanager
+def recorded(
+    out: Path,
+    *,
+    report: Callable[[Path], Path] | None = write_report,
+    advice: str = SAME_COMMAND,
+    run_details: bool = False,
+) -> Iterator[None]:
+    """Do the work of a command, then write the report and the card of its folder.
+
+    Args:
+        out: The folder of the results.
+        report: What writes the report; None for a command without one.
+        advice: How to go on, for the message of a command that is interrupted.
+        run_details: Whether messages that concern a single run are shown.
+    """
+    configure(run_details)
+    try:
+        with timed(out):
+            yield
+    except Interrupted as stop:
+        known = advice.casefold() in str(stop).casefold()
+        raise Interrupted(str(stop) if known else f"{stop} {advice}") from None
+    if report is not None:
+        report(out)
+    write_card(out, command_line(sys.argv[1:]))
+
+
+def print_summary(folder: Path, report: Path, as_json: bool = False) -> None:
+    """Print the numbers of every run in a folder, and where the report is."""
+    rows = summary_table(find_runs(folder))
+    if as_json:
+        print(json.dumps({"report": str(report), "rows": [row.as_dict() for row in rows]}, indent=2))
+        return
+    console().print(summary(rows))
+    say(f"Report: {report}")
