@@ -1,19 +1,17 @@
-"""The command line for data sets: what there is, how to get it, how to prepare it, what it looks like."""
+"""The command line for data sets: list, download, prepare and inspect them."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from fedapm.cli.options import ImageEncoder, TextEncoder
+from fedapm.cli.options import ImageEncoder, TextEncoder, console, say
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.settings import DataSettings, Tables, merged, parse_assignment
@@ -32,37 +30,41 @@ Assignments = Annotated[
 ]
 
 
+TABLE_WIDTH = 200
+"""Columns of a table that is not printed on a terminal."""
+
+
 @app.command(name="list")
 def list_() -> None:
-    """List the data sets and how each is had."""
+    """List the data sets and how to get them."""
     from fedapm.data import DATA_SETS
 
     table = Table("name", "what it is", "how to get it", "features", box=None, pad_edge=False)
-    for name, known in DATA_SETS.items():
-        how = "bundled" if known.origin is None else "fedapm data get" if known.origin.archives else "by hand"
-        table.add_row(name, known.about, how, ", ".join(known.encoders) or "none needed")
-    _console().print(table)
+    for name, entry in DATA_SETS.items():
+        how = "bundled" if entry.origin is None else "fedapm data get" if entry.origin.archives else "by hand"
+        table.add_row(name, entry.about, how, ", ".join(entry.encoders) or "none needed")
+    console(TABLE_WIDTH).print(table)
 
 
 @app.command()
 def get(name: Name, root: Root = None) -> None:
-    """Download a data set, or say what to fetch by hand and where to put it."""
+    """Download a data set, or explain how to get it by hand."""
     from fedapm.data import data_set
     from fedapm.data.download import download
 
-    known = data_set(name)
-    if known.origin is None:
-        _say(f"{name} is bundled; there is nothing to get.")
+    entry = data_set(name)
+    if entry.origin is None:
+        say(f"{name} is bundled; there is nothing to get.")
         return
     folder = root or build.data_root(None) or build.DEFAULT_ROOT
     with ProgressDisplay() as progress:
         try:
-            download(name, known.origin, folder, progress)
+            download(name, entry.origin, folder, progress)
         except KeyboardInterrupt:
-            raise Interrupted("interrupted; the same command goes on from there.") from None
-    _say(f"{name} is in {folder} ({known.origin.layout}). License: {known.origin.license}.")
-    if known.encoders:
-        _say(f"Next: fedapm data prepare {name} --root {folder}")
+            raise Interrupted("interrupted; run the same command again to resume.") from None
+    say(f"{name} is in {folder} ({entry.origin.layout}). License: {entry.origin.license}.")
+    if entry.encoders:
+        say(f"Next: fedapm data prepare {name} --root {folder}")
 
 
 @app.command()
@@ -76,21 +78,21 @@ def prepare(
         bool, typer.Option("--fetch-weights", help="Allow the download of an encoder's weights.")
     ] = False,
 ) -> None:
-    """Compute a data set's features once; what is there already is kept, and a cut-off run goes on."""
+    """Compute a data set's features; existing ones are kept, and interrupted work resumes."""
     from fedapm.data import data_set
 
-    known = data_set(name)
+    entry = data_set(name)
     data = _settings(name, root, image_encoder, text_encoder, cache, None)
-    began = time.monotonic()
+    start = time.monotonic()
     with ProgressDisplay() as progress:
         try:
-            folder = known.prepare(replace(build.source(data), fetch_weights=fetch_weights, progress=progress))
+            folder = entry.prepare(replace(build.source(data), fetch_weights=fetch_weights, progress=progress))
         except KeyboardInterrupt:
-            raise Interrupted("interrupted; the same command goes on from there.") from None
+            raise Interrupted("interrupted; run the same command again to resume.") from None
     if folder is None:
-        _say(f"{name} is used as it is; there is nothing to prepare.")
+        say(f"{name} is used as it is; there is nothing to prepare.")
         return
-    _say(f"{name} is prepared in {folder} ({time.monotonic() - began:.0f} s).")
+    say(f"{name} is prepared in {folder} ({time.monotonic() - start:.0f} s).")
 
 
 @app.command()
@@ -101,40 +103,39 @@ def inspect(
     assign: Assignments = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Show who has which classes, in a table and in a picture."""
+    """Show the classes of each client in a table and a picture."""
     from fedapm.experiments import inspect
 
     picture = out or Path(f"{name}-clients.png")
-    inspect.check(picture)
-    found = inspect.inspect(_settings(name, root, None, None, None, assign))
-    inspect.draw(found, picture)
+    inspect.figure_format(picture)
+    inspection = inspect.inspect(_settings(name, root, None, None, None, assign))
+    inspect.draw(inspection, picture)
     if as_json:
-        print(json.dumps(found.as_dict() | {"picture": str(picture)}, indent=2))
+        print(json.dumps(inspection.as_dict() | {"picture": str(picture)}, indent=2))
         return
-    few = len(found.classes) <= 12
-    table = Table("client", "train", "test", *(found.classes if few else ["classes"]), box=None, pad_edge=False)
-    for k, client in enumerate(found.clients):
-        counts = [str(c) if c else "·" for c in found.counts[:, k].tolist()]
+    few = len(inspection.classes) <= 12
+    table = Table("client", "train", "test", *(inspection.classes if few else ["classes"]), box=None, pad_edge=False)
+    for k, client in enumerate(inspection.clients):
+        counts = [str(c) if c else "·" for c in inspection.counts[:, k].tolist()]
         table.add_row(
             client,
-            str(found.train[k]),
-            str(found.test[k]),
-            *(counts if few else [str(int((found.counts[:, k] > 0).sum()))]),
+            str(inspection.train[k]),
+            str(inspection.test[k]),
+            *(counts if few else [str(int((inspection.counts[:, k] > 0).sum()))]),
         )
-    console = _console()
-    console.print(table)
-    _say(
-        f"{found.samples:,} samples, {len(found.clients)} clients, {len(found.classes)} classes, "
-        f"modalities: {', '.join(found.modalities)}"
+    console(TABLE_WIDTH).print(table)
+    say(
+        f"{inspection.samples:,} samples, {len(inspection.clients)} clients, {len(inspection.classes)} classes, "
+        f"modalities: {', '.join(inspection.modalities)}"
     )
-    for modality, clients in found.lacking.items():
-        _say(f"without {modality}: {', '.join(clients) or 'nobody'}")
-    if any(found.elsewhere):
-        _say(
-            f"{sum(found.elsewhere):,} of {sum(found.test):,} test samples are training samples of another client: "
-            "scores flatter what is shared"
+    for modality, clients in inspection.lacking.items():
+        say(f"without {modality}: {', '.join(clients) or 'nobody'}")
+    if any(inspection.elsewhere):
+        say(
+            f"{sum(inspection.elsewhere):,} of {sum(inspection.test):,} test samples are training samples of another "
+            "client: this inflates the scores of methods that share parameters"
         )
-    _say(f"Picture: {picture}")
+    say(f"Picture: {picture}")
 
 
 def _settings(
@@ -145,19 +146,11 @@ def _settings(
     cache: Path | None,
     assign: list[str] | None,
 ) -> DataSettings:
-    given: Tables = {"data": {"name": name}}
+    tables: Tables = {"data": {"name": name}}
     options = {"root": root, "image_encoder": image_encoder, "text_encoder": text_encoder, "cache": cache}
-    given["data"] |= {key: str(value) for key, value in options.items() if value is not None}
+    tables["data"] |= {key: str(value) for key, value in options.items() if value is not None}
     layers = [parse_assignment(text) for text in assign or []]
     for layer in layers:
         if "data" not in layer:
-            raise FedapmError(f"only settings of [data] matter here, not [{next(iter(layer))}].")
-    return build.resolve(merged(given, *layers)).data
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 200)
-
-
-def _say(text: str) -> None:
-    Console(soft_wrap=True).print(text, highlight=False, markup=False)
+            raise FedapmError(f"only settings of [data] apply here, not [{next(iter(layer))}].")
+    return build.resolve(merged(tables, *layers)).data

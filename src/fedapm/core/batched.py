@@ -1,8 +1,8 @@
-"""Stack and Each: the vectors and numbers of several clients side by side.
+"""BatchedVec and PerClient: the vectors and numbers of several clients in one object.
 
-A method's code reads the same for one client and for many: where it is given stacks, a vector's first dimension counts
-clients, and a number is one for each client. What has no meaning for many clients at once, such as an ``if`` on a
-number, is refused, and the engine then runs the clients one by one.
+A method's code is the same for one client and for a batch of them: a vector's first dimension counts clients, and a
+number has one value per client. What cannot be done for a batch, such as an ``if`` whose outcome differs between
+clients, raises :class:`NotBatchable`, and the engine then runs the clients one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedapm.core.vec import Vec
 
 
 class NotBatchable(Exception):
-    """These clients cannot be computed together; the message says why."""
+    """These clients cannot be computed in one batch; the message gives the reason."""
 
 
 class PerClient:
@@ -31,49 +31,49 @@ class PerClient:
     def __mul__(self, other: Vec | PerClient | float) -> Any:
         if isinstance(other, Vec):
             return self.scale(other)
-        return PerClient(self.values * _plain(other))
+        return PerClient(self.values * _values(other))
 
     __rmul__ = __mul__
 
     def __add__(self, other: PerClient | float) -> PerClient:
-        return PerClient(self.values + _plain(other))
+        return PerClient(self.values + _values(other))
 
     __radd__ = __add__
 
     def __sub__(self, other: PerClient | float) -> PerClient:
-        return PerClient(self.values - _plain(other))
+        return PerClient(self.values - _values(other))
 
     def __rsub__(self, other: PerClient | float) -> PerClient:
-        return PerClient(_plain(other) - self.values)
+        return PerClient(_values(other) - self.values)
 
     def __truediv__(self, other: PerClient | float) -> PerClient:
-        return PerClient(self.values / _plain(other))
+        return PerClient(self.values / _values(other))
 
     def __rtruediv__(self, other: PerClient | float) -> PerClient:
-        return PerClient(_plain(other) / self.values)
+        return PerClient(_values(other) / self.values)
 
     def __neg__(self) -> PerClient:
         return PerClient(-self.values)
 
     def __bool__(self) -> bool:
-        return self._agreed(self.values != 0)
+        return self._unanimous(self.values != 0)
 
     def __lt__(self, other: PerClient | float) -> bool:
-        return self._agreed(self.values < _plain(other))
+        return self._unanimous(self.values < _values(other))
 
     def __le__(self, other: PerClient | float) -> bool:
-        return self._agreed(self.values <= _plain(other))
+        return self._unanimous(self.values <= _values(other))
 
     def __gt__(self, other: PerClient | float) -> bool:
-        return self._agreed(self.values > _plain(other))
+        return self._unanimous(self.values > _values(other))
 
     def __ge__(self, other: PerClient | float) -> bool:
-        return self._agreed(self.values >= _plain(other))
+        return self._unanimous(self.values >= _values(other))
 
     def __float__(self) -> float:
-        raise NotBatchable("the method takes one client's number for itself")
+        raise NotBatchable("the method needs one client's number alone")
 
-    def _agreed(self, answers: Tensor) -> bool:
+    def _unanimous(self, answers: Tensor) -> bool:
         if bool(answers.all()):
             return True
         if bool(answers.any()):
@@ -85,7 +85,7 @@ class PerClient:
         return BatchedVec({n: t * self.over(t, vector.batched) for n, t in vector.items()})
 
     def over(self, tensor: Tensor, batched: bool = True) -> Tensor:
-        """The numbers shaped so that each multiplies its client's part of a tensor."""
+        """The numbers in a shape that broadcasts over a tensor."""
         return self.values.to(tensor.dtype).view(-1, *[1] * (tensor.dim() - batched))
 
 
@@ -97,10 +97,10 @@ class BatchedVec(Vec):
 
     @property
     def count(self) -> int:
-        """How many clients."""
+        """The number of clients."""
         return len(next(iter(self.values()))) if len(self) else 0
 
-    def _made(self, tensors: dict[str, Tensor]) -> Vec:
+    def _new(self, tensors: dict[str, Tensor]) -> Vec:
         return BatchedVec(tensors)
 
     def __matmul__(self, other: Vec) -> PerClient:  # type: ignore[override]
@@ -121,8 +121,8 @@ class BatchedVec(Vec):
         return PerClient(sums / max(self.numel // max(self.count, 1), 1))
 
     def finite(self) -> Tensor:
-        """For each client whether no coordinate is NaN or infinite."""
-        # a sum is finite only if its terms are, and far cheaper to look at; a sum of large terms may still overflow
+        """Whether each client's coordinates are all finite."""
+        # a finite sum has finite terms and is much faster to check; a sum of large finite terms may still overflow
         sums = torch.stack([t.flatten(1).sum(1) for t in self.values()])
         if bool(torch.isfinite(sums).all()):
             return torch.ones(self.count, dtype=torch.bool, device=sums.device)
@@ -133,15 +133,15 @@ class BatchedVec(Vec):
         return BatchedVec({n: t[index] for n, t in self.items()})
 
     def unbind(self) -> list[Vec]:
-        """Every client's vector by itself."""
+        """The vector of each client."""
         columns = {n: t.unbind(0) for n, t in self.items()}
         return [Vec({n: column[k] for n, column in columns.items()}) for k in range(self.count)]
 
 
 def batched(vectors: Sequence[Vec]) -> BatchedVec:
-    """Several clients' vectors side by side."""
+    """Combine the vectors of several clients."""
     return BatchedVec({n: torch.stack([v[n] for v in vectors]) for n in vectors[0]})
 
 
-def _plain(other: PerClient | float) -> Tensor | float:
+def _values(other: PerClient | float) -> Tensor | float:
     return other.values if isinstance(other, PerClient) else other

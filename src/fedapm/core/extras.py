@@ -1,4 +1,4 @@
-"""Libraries that only some users need: imported when used, and asked for by name where they are missing."""
+"""Optional dependencies: imported when used, with installation advice if they are missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from fedapm.errors import FedapmError
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """A module of an extra, or one line that says what to install."""
+    """Import a module of an optional dependency.
+
+    Args:
+        module: The module.
+        extra: The extra of fedapm that installs it.
+        purpose: What it is needed for, for the message.
+
+    Raises:
+        FedapmError: It is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

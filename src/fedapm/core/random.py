@@ -1,7 +1,7 @@
 """Random streams keyed by (seed, purpose, client, round).
 
-A draw depends only on its key, never on what was drawn before it, so results do not change with
-the engine, the order of clients, the number of workers, or a restart in the middle.
+A draw depends only on its key, not on earlier draws, so results do not change with the engine, the order of clients,
+the number of workers, or a resumed run.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import torch
 
 
 def key(seed: int, purpose: str, *ids: int | str) -> int:
-    """A 63-bit number that is as good as unique for this key."""
+    """A 63-bit hash of the key."""
     text = "\x1f".join([str(seed), purpose, *(repr(part) if isinstance(part, str) else str(part) for part in ids)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def torch_generator(seed: int, purpose: str, *ids: int | str) -> torch.Generator:
-    """A torch generator (on the CPU, whatever the device) at the start of this key's stream."""
+    """A torch generator for this key; always on the CPU."""
     return torch.Generator().manual_seed(key(seed, purpose, *ids))
 
 
 def numpy_generator(seed: int, purpose: str, *ids: int | str) -> np.random.Generator:
-    """A numpy generator at the start of this key's stream."""
+    """A numpy generator for this key."""
     return np.random.default_rng(key(seed, purpose, *ids))
 
 
 @contextmanager
 def seeded_globally(device: torch.device, seed: int, purpose: str, *ids: int | str) -> Iterator[None]:
-    """Torch's own global generator, as dropout and initialisers use it, put on this key's stream for a while."""
+    """Seed torch's global generator, which dropout and initializers use, with this key; restored on exit."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         if device.type == "cpu":
-            # torch.manual_seed also writes down a traceback for each kind of device that is not there
+            # torch.manual_seed is slow: it also records a traceback for each kind of device that is absent
             torch.default_generator.manual_seed(key(seed, purpose, *ids))
         else:
             torch.manual_seed(key(seed, purpose, *ids))

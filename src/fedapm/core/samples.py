@@ -1,4 +1,4 @@
-"""Samples: inputs and targets held in memory as tensors, so that a batch is an index."""
+"""Samples: inputs and targets as tensors in memory, so that a batch is an index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedapm.errors import FedapmError
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples: the network is called as ``network(*inputs)`` and judged against ``targets``."""
+    """Samples of a data set: ``network(*inputs)`` is compared with ``targets``."""
 
     inputs: tuple[Tensor, ...]
     targets: Tensor
@@ -21,7 +21,7 @@ class Samples:
     def __post_init__(self) -> None:
         sizes = {len(t) for t in (*self.inputs, self.targets)}
         if len(sizes) != 1:
-            raise FedapmError(f"inputs and targets must be equally many, but their numbers are {sorted(sizes)}.")
+            raise FedapmError(f"inputs and targets must have equal lengths, not {sorted(sizes)}.")
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -31,7 +31,7 @@ class Samples:
 
     @property
     def classified(self) -> bool:
-        """Whether the targets are classes (whole numbers) rather than quantities."""
+        """Whether the targets are classes (integers) rather than floats."""
         return not (self.targets.is_floating_point() or self.targets.is_complex())
 
     def to(self, device: torch.device) -> Samples:
@@ -39,14 +39,14 @@ class Samples:
         return Samples(tuple(t.to(device) for t in self.inputs), self.targets.to(device))
 
     def batches(self, size: int) -> Iterator[Samples]:
-        """The samples in order, in pieces of a size."""
+        """The samples in order, in batches."""
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def shuffled(self, size: int, stream: torch.Generator) -> Iterator[Samples]:
-        """One epoch: every sample once, in an order drawn from the stream.
+        """One epoch of batches in random order.
 
-        A single sample left over joins the batch before it: a batch of one has no statistics to normalise by.
+        A single sample left over joins the batch before it, because batch normalization needs more than one.
         """
         order = torch.randperm(len(self), generator=stream).to(self.targets.device)
         whole = len(self) - 1 if size < len(self) and len(self) % size == 1 else len(self)

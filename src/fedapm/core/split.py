@@ -28,26 +28,35 @@ class Split:
     personal: tuple[str, ...]
     frozen: tuple[str, ...] = ()
     order: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """All names as the network has them."""
+    """All names in the order of the network."""
 
     def scoped(self, scope: Scope) -> Split:
-        """The blocks as a method sees them: split as given, all shared, or nothing shared."""
+        """The blocks as a method uses them.
+
+        Args:
+            scope: ``split`` keeps the blocks, ``whole`` shares all trained parameters, ``none`` shares nothing.
+        """
         if scope == "split":
             return self
-        # the network's own order, so that a vector looks the same whichever block it is
-        either = {*self.shared, *self.personal}
-        trained = tuple(n for n in self.order or self.shared + self.personal if n in either)
+        # in the network's own order, so that a vector is the same whichever block it is
+        trained_names = {*self.shared, *self.personal}
+        trained = tuple(n for n in self.order or self.shared + self.personal if n in trained_names)
         shared, personal = (trained, ()) if scope == "whole" else ((), trained)
         return Split(shared, personal, self.frozen, self.order)
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How to split: a preset the network declares, or patterns for the blocks.
+    """How to split a network: by a preset that it declares, or by patterns.
 
-    With only ``personal`` (or only ``shared``) given, every other trainable parameter is in the other
-    block. With both given they must cover all. With nothing given everything is shared. Parameters that do
-    not require a gradient are frozen without being named.
+    With only ``personal`` (or only ``shared``), every other trainable parameter is in the other block; with both, they
+    must cover all; with neither, everything is shared. Parameters that do not require a gradient are frozen.
+
+    Args:
+        preset: The stage of the network that is personal.
+        personal: Patterns of the personal parameters.
+        shared: Patterns of the shared parameters.
+        frozen: Patterns of the parameters that are not trained.
     """
 
     preset: Preset | None = None
@@ -56,7 +65,7 @@ class SplitRule:
     frozen: tuple[str, ...] = ()
 
     def apply(self, network: nn.Module) -> Split:
-        """The split of this network, or an error that names the parameters in question."""
+        """Split a network; an error names the parameters in question."""
         personal = self.personal
         if self.preset is not None:
             if personal or self.shared:
@@ -88,7 +97,7 @@ def stage(network: nn.Module, name: str) -> tuple[str, ...]:
     kind = type(network).__name__
     if not stages:
         raise FedapmError(
-            f"{kind} names no stages, so the preset {name!r} means nothing to it; give patterns for the "
+            f"{kind} names no stages, so the preset {name!r} does not apply; give patterns for the "
             "personal parameters instead (personal=[...])."
         )
     if name not in stages:
@@ -97,7 +106,7 @@ def stage(network: nn.Module, name: str) -> tuple[str, ...]:
 
 
 def check_same_shared(reference: Mapping[str, Sequence[int]], other: Mapping[str, Sequence[int]], client: str) -> None:
-    """Refuse a client whose shared part differs from the others' in a name or a shape."""
+    """Raise an error if a client's shared parameters differ from the others' in a name or a shape."""
     for name in [*reference, *other]:
         if name in reference and name in other:
             if tuple(reference[name]) != tuple(other[name]):
@@ -107,32 +116,32 @@ def check_same_shared(reference: Mapping[str, Sequence[int]], other: Mapping[str
                 )
             continue
         has, lacks = ("other clients have", "it") if name in reference else ("it has", "the others")
-        pool = other if name in reference else reference
-        near = closest(name, pool, 1)
+        candidates = other if name in reference else reference
+        near = closest(name, candidates, 1)
         hint = f"; the closest name is {near[0]!r}" if near else ""
         raise FedapmError(f"client {client}: {has} a shared parameter {name!r} that {lacks} lack{hint}.")
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern means this parameter."""
+    """Whether a pattern matches a parameter or a module that contains it."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, pattern + ".*")
 
 
 def _assign(roles: Mapping[str, Iterable[str]], names: list[str]) -> dict[str, str]:
     owner: dict[str, str] = {}
-    by: dict[str, str] = {}
+    pattern_of: dict[str, str] = {}
     for role, patterns in roles.items():
         for pattern in patterns:
-            hit = [n for n in names if matches(n, pattern)]
-            if not hit:
+            matching = [n for n in names if matches(n, pattern)]
+            if not matching:
                 near = closest(pattern, names + sorted({n.rsplit(".", 1)[0] for n in names}))
                 hint = ", ".join(repr(n) for n in (near or names[:3]))
                 raise FedapmError(f"the {role} pattern {pattern!r} matches no parameter; the closest are {hint}.")
-            for name in hit:
+            for name in matching:
                 if owner.setdefault(name, role) != role:
                     raise FedapmError(
-                        f"parameter {name!r} is both {owner[name]} (pattern {by[name]!r}) and {role} "
+                        f"parameter {name!r} is both {owner[name]} (pattern {pattern_of[name]!r}) and {role} "
                         f"(pattern {pattern!r}); the blocks must not overlap."
                     )
-                by.setdefault(name, pattern)
+                pattern_of.setdefault(name, pattern)
     return owner

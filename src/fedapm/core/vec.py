@@ -15,12 +15,15 @@ from fedapm.errors import FedapmError, closest
 class Vec(Mapping[str, Tensor]):
     """An immutable vector whose coordinates are grouped in named tensors.
 
-    Arithmetic makes new vectors; nothing is ever changed in place, so a Vec can be kept, sent or
-    compared without copying. Two vectors combine only if they have the same names.
+    Arithmetic returns new vectors and changes nothing in place, so a Vec can be stored, sent or compared without
+    copying. Two vectors combine only if they have the same names.
+
+    Args:
+        tensors: The tensors by name.
     """
 
     __slots__ = ("_tensors",)
-    # numpy's numbers would otherwise try to take a Vec apart when they stand on the left of it
+    # otherwise a numpy number on the left of a Vec would iterate over it
     __array_ufunc__ = None
     batched: ClassVar[bool] = False
     """Whether the vectors of several clients are side by side (see ``fedapm.core.batched``)."""
@@ -37,7 +40,7 @@ class Vec(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._tensors)
 
-    # the tensors' own views are several times faster than those a Mapping makes of single look-ups
+    # the dictionary's own views are several times faster than those of Mapping
     def items(self) -> ItemsView[str, Tensor]:
         """Names and tensors."""
         return self._tensors.items()
@@ -56,7 +59,7 @@ class Vec(Mapping[str, Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """What sending this vector costs, in bytes."""
+        """The size in bytes."""
         return sum(t.numel() * t.element_size() for t in self._tensors.values())
 
     @property
@@ -93,7 +96,7 @@ class Vec(Mapping[str, Tensor]):
         return math.fsum(t.item() for t in products.values())
 
     def times(self, other: Vec) -> Vec:
-        """The product coordinate by coordinate."""
+        """The elementwise product."""
         return self._zip(other, torch.mul)
 
     def mean(self) -> float:
@@ -109,27 +112,27 @@ class Vec(Mapping[str, Tensor]):
         return math.sqrt(self.sq())
 
     def __or__(self, other: Vec) -> Vec:
-        """Both vectors side by side, as in (u, v)."""
-        both = self._tensors.keys() & other._tensors.keys()
-        if both:
-            raise FedapmError(f"two vectors both hold {sorted(both)[0]!r}, so they cannot stand side by side.")
+        """Concatenate two vectors with different names, as in (u, v)."""
+        common = self._tensors.keys() & other._tensors.keys()
+        if common:
+            raise FedapmError(f"two vectors both hold {sorted(common)[0]!r}, so they cannot be concatenated.")
         if self.batched != other.batched:
-            few, many = (other, self) if self.batched else (self, other)
-            return many._made(self._spread(many) | other._spread(many)) if len(many) else few
-        return self._made(self._tensors | other._tensors)
+            single, batch = (other, self) if self.batched else (self, other)
+            return batch._new(self._expand(batch) | other._expand(batch)) if len(batch) else single
+        return self._new(self._tensors | other._tensors)
 
     def only(self, names: Iterable[str]) -> Vec:
         """The part with these names."""
-        return self._made({n: self._tensors[n] for n in names})
+        return self._new({n: self._tensors[n] for n in names})
 
     def without(self, names: Iterable[str]) -> Vec:
         """The part without these names."""
-        gone = set(names)
-        return self._made({n: t for n, t in self._tensors.items() if n not in gone})
+        removed = set(names)
+        return self._new({n: t for n, t in self._tensors.items() if n not in removed})
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Vec:
-        """The function applied to each tensor."""
-        return self._made({n: function(t) for n, t in self._tensors.items()})
+        """Apply a function to each tensor."""
+        return self._new({n: function(t) for n, t in self._tensors.items()})
 
     def zeros(self) -> Vec:
         """A vector of the same shape, all zero."""
@@ -155,26 +158,26 @@ class Vec(Mapping[str, Tensor]):
 
     def _zip(self, other: Vec, function: Callable[[Tensor, Tensor], Tensor]) -> Vec:
         if self._tensors.keys() != other._tensors.keys():
-            odd = sorted(self._tensors.keys() ^ other._tensors.keys())[0]
-            near = closest(odd, (self._tensors.keys() | other._tensors.keys()) - {odd}, 1)
+            name = sorted(self._tensors.keys() ^ other._tensors.keys())[0]
+            near = closest(name, (self._tensors.keys() | other._tensors.keys()) - {name}, 1)
             hint = f" (closest: {near[0]!r})" if near else ""
-            raise FedapmError(f"two vectors do not match: only one of them holds {odd!r}{hint}.")
-        made = (self if self.batched else other)._made
-        return made({n: function(t, other._tensors[n]) for n, t in self._tensors.items()})
+            raise FedapmError(f"two vectors do not match: only one of them holds {name!r}{hint}.")
+        new = (self if self.batched else other)._new
+        return new({n: function(t, other._tensors[n]) for n, t in self._tensors.items()})
 
-    def _made(self, tensors: dict[str, Tensor]) -> Vec:
+    def _new(self, tensors: dict[str, Tensor]) -> Vec:
         return Vec(tensors)
 
-    def _spread(self, many: Vec) -> dict[str, Tensor]:
-        """These tensors, for each of the clients another vector is for."""
+    def _expand(self, batch: Vec) -> dict[str, Tensor]:
+        """These tensors, repeated for each client of a batched vector."""
         if self.batched:
             return self._tensors
-        count = len(next(iter(many.values())))
+        count = len(next(iter(batch.values())))
         return {n: t.expand(count, *t.shape) for n, t in self._tensors.items()}
 
 
 def total(vectors: Iterable[Vec]) -> Vec:
-    """The sum of some vectors; the empty vector if there are none."""
+    """The sum of vectors; the empty vector if there are none."""
     result: Vec | None = None
     for vector in vectors:
         result = vector if result is None else result + vector

@@ -1,4 +1,4 @@
-"""Inspection: who has which classes, in a table and in a picture, before anything is trained."""
+"""Inspection: the classes of each client, as numbers and as a figure, before anything is trained."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedapm.experiments import build
 from fedapm.experiments.settings import DataSettings
 from fedapm.runs.files import write_atomic
 
-INK, PALE, GRID = "#1f2933", "#52606d", "#d9e2ec"
+TEXT_COLOR, LABEL_COLOR, GRID_COLOR = "#1f2933", "#52606d", "#d9e2ec"
 FORMATS = ("png", "svg", "pdf")
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """The clients of a data set, and how many samples of each class they have."""
+    """The clients of a data set, with their number of samples of each class."""
 
     name: str
     partition: str
@@ -35,15 +35,15 @@ class Inspection:
     lacking: dict[str, tuple[str, ...]]
     """For each modality that is not everywhere, the clients that lack it."""
     elsewhere: tuple[int, ...]
-    """How many of each client's test samples another client trains on."""
+    """The number of each client's test samples that another client trains on."""
 
     @property
     def samples(self) -> int:
-        """How many there are in all."""
+        """The total number of samples."""
         return int(self.counts.sum())
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain numbers, for JSON."""
+        """Convert to plain values, for JSON."""
         return {
             "name": self.name,
             "partition": self.partition,
@@ -65,61 +65,65 @@ class Inspection:
 
 
 def inspect(data: DataSettings) -> Inspection:
-    """Deal a data set out and count. Features are not needed for it."""
-    clients: Federation = data_set(data.name).index_federation(
+    """Distribute a data set over clients and count; no features are needed.
+
+    Args:
+        data: The data set and its partition.
+    """
+    federation = data_set(data.name).index_federation(
         build.source(data), build.rule(data), test_fraction=data.test_fraction, seed=data.seed
     )
-    classes = clients.class_names or tuple(map(str, range(clients.classes)))
+    classes = federation.class_names or tuple(map(str, range(federation.classes)))
     counts = np.stack(
         [
             np.bincount(np.concatenate([c.train.targets.numpy(), c.test.targets.numpy()]), minlength=len(classes))
-            for c in clients.clients
+            for c in federation.clients
         ],
         axis=1,
     )
-    ids = tuple(c.id for c in clients.clients)
-    lacking = build.lacking(clients, data) if data.missing else {}
+    ids = tuple(c.id for c in federation.clients)
+    lacking = build.lacking(federation, data) if data.missing else {}
     return Inspection(
         data.name,
         data.partition,
         ids,
         classes,
-        clients.modalities,
-        tuple(len(c.train) for c in clients.clients),
-        tuple(len(c.test) for c in clients.clients),
+        federation.modalities,
+        tuple(len(c.train) for c in federation.clients),
+        tuple(len(c.test) for c in federation.clients),
         counts,
-        {modality: tuple(ids[k] for k in who) for modality, who in lacking.items()},
-        trained_elsewhere(clients),
+        {modality: tuple(ids[k] for k in positions) for modality, positions in lacking.items()},
+        trained_elsewhere(federation),
     )
 
 
-def trained_elsewhere(clients: Federation) -> tuple[int, ...]:
-    """How many test samples of each client are training samples of another; a sample is its position in the pool."""
-    train = [set(c.train.inputs[0].flatten().tolist()) for c in clients.clients]
-    trainers = Counter(position for own in train for position in own)
+def trained_elsewhere(federation: Federation) -> tuple[int, ...]:
+    """The number of each client's test samples that another client trains on; inputs are positions in the pool."""
+    train = [set(c.train.inputs[0].flatten().tolist()) for c in federation.clients]
+    trainers = Counter(position for positions in train for position in positions)
     return tuple(
         sum(trainers[position] > (position in own) for position in c.test.inputs[0].flatten().tolist())
-        for own, c in zip(train, clients.clients, strict=True)
+        for own, c in zip(train, federation.clients, strict=True)
     )
 
 
-def check(path: Path) -> str:
-    """The format of a picture, or one line that says which there are."""
-    kind = path.suffix.lstrip(".").lower()
-    if kind not in FORMATS:
-        raise FedapmError(f"a picture is written as {', '.join(FORMATS)}; {path.name} ends in none of these.")
-    return kind
+def figure_format(path: Path) -> str:
+    """The format of a figure by its suffix; an error if it is not supported."""
+    suffix = path.suffix.lstrip(".").lower()
+    if suffix not in FORMATS:
+        raise FedapmError(f"a figure is written as {', '.join(FORMATS)}; {path.name} ends in none of these.")
+    return suffix
 
 
-def draw(found: Inspection, path: Path) -> None:
-    """Write a picture: how many samples each client has, and below how many of each class."""
+def draw(inspection: Inspection, path: Path) -> None:
+    """Write a figure: the number of samples of each client, and below those of each class."""
     import io
 
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    kind = check(path)
-    classes, clients = found.counts.shape
+    file_format = figure_format(path)
+    classes, clients = inspection.counts.shape
     height = min(max(0.26 * classes, 2.0), 14.0)
     with mpl.rc_context({"svg.hashsalt": "fedapm", "axes.unicode_minus": False, "font.size": 9}):
         figure = Figure(
@@ -127,39 +131,38 @@ def draw(found: Inspection, path: Path) -> None:
         )
         bars, cells = figure.subplots(2, 1, sharex=True, height_ratios=[1.3, height])
         figure.suptitle(
-            f"{found.name}: {found.samples:,} samples of {classes} classes at {clients} clients "
-            f"({found.partition} partition)",
-            color=INK,
+            f"{inspection.name}: {inspection.samples:,} samples of {classes} classes at {clients} clients "
+            f"({inspection.partition} partition)",
+            color=TEXT_COLOR,
         )
-        where = np.arange(clients)
-        bars.bar(where, found.train, color="#2b6cb0", label="training")
-        bars.bar(where, found.test, bottom=found.train, color="#90cdf4", label="test")
-        bars.set_ylabel("samples", color=PALE)
+        positions = np.arange(clients)
+        bars.bar(positions, inspection.train, color="#2b6cb0", label="training")
+        bars.bar(positions, inspection.test, bottom=inspection.train, color="#90cdf4", label="test")
+        bars.set_ylabel("samples", color=LABEL_COLOR)
         bars.legend(frameon=False, ncols=2, loc="upper right", bbox_to_anchor=(1.0, 1.28), fontsize=8)
         bars.spines[["top", "right"]].set_visible(False)
-        shown = np.ma.masked_equal(found.counts, 0)
-        image = cells.imshow(
-            shown, aspect="auto", cmap="Blues", norm=mpl.colors.LogNorm(vmin=0.7, vmax=max(int(found.counts.max()), 2))
-        )
+        counts = np.ma.masked_equal(inspection.counts, 0)
+        norm = mpl.colors.LogNorm(vmin=0.7, vmax=max(int(inspection.counts.max()), 2))
+        image = cells.imshow(counts, aspect="auto", cmap="Blues", norm=norm)
         if clients <= 30 and classes <= 30:
-            dark = np.log(found.counts.max() + 1) * 0.6
+            dark = np.log(inspection.counts.max() + 1) * 0.6
             for row in range(classes):
                 for column in range(clients):
-                    if count := int(found.counts[row, column]):
-                        colour = "white" if np.log(count + 1) > dark else INK
-                        cells.text(column, row, str(count), ha="center", va="center", fontsize=6.5, color=colour)
+                    if count := int(inspection.counts[row, column]):
+                        color = "white" if np.log(count + 1) > dark else TEXT_COLOR
+                        cells.text(column, row, str(count), ha="center", va="center", fontsize=6.5, color=color)
         every = max(1, clients // 40)
-        cells.set_xticks(where[::every], found.clients[::every], rotation=90 if clients > 12 else 0)
+        cells.set_xticks(positions[::every], inspection.clients[::every], rotation=90 if clients > 12 else 0)
         step = max(1, classes // 40)
-        names = [name.replace("_", " ") for name in found.classes]
+        names = [name.replace("_", " ") for name in inspection.classes]
         cells.set_yticks(np.arange(classes)[::step], names[::step])
-        cells.set_xlabel("client", color=PALE)
+        cells.set_xlabel("client", color=LABEL_COLOR)
         cells.set_facecolor("#f5f7fa")
         for axes in (bars, cells):
-            axes.tick_params(colors=PALE, length=0)
+            axes.tick_params(colors=LABEL_COLOR, length=0)
             for spine in axes.spines.values():
-                spine.set_color(GRID)
+                spine.set_color(GRID_COLOR)
         figure.colorbar(image, ax=cells, label="samples (logarithmic)", pad=0.01, aspect=30)
         content = io.BytesIO()
-        figure.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(content, format=file_format, metadata={"Date": None} if file_format == "svg" else None)
     write_atomic(path, content.getvalue())

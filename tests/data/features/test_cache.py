@@ -55,7 +55,7 @@ class Numbers:
         return prepare(folder, self.items, settings, self.encode, what="numbers", progress=no_progress, shard=shard)
 
     def load(self, folder: Path, settings: dict[str, Any] = SETTINGS) -> dict[str, Tensor]:
-        return load(folder, self.items, settings, what="numbers", hint=HINT)
+        return load(folder, self.items, settings, what="numbers", advice=HINT)
 
     def are_loaded(self, folder: Path, settings: dict[str, Any] = SETTINGS) -> bool:
         made = self.load(folder, settings)
@@ -103,7 +103,7 @@ def test_shards_of_different_lengths_are_padded_with_zeros(lengths: list[int], s
 
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), items, {}, encode, what="sequences", progress=no_progress, shard=shard)
-        made = load(Path(folder), items, {}, what="sequences", hint=HINT)
+        made = load(Path(folder), items, {}, what="sequences", advice=HINT)
     assert made["sequence"].shape == (len(lengths), max(lengths), 2)
     for k, length in enumerate(lengths):
         assert made["length"][k] == length
@@ -179,11 +179,11 @@ def test_items_that_came_or_went_are_noticed(tmp_path: Path) -> None:
     unusable(Numbers(range(9)), tmp_path, "10 samples instead of 9")
     unusable(Numbers(range(11)), tmp_path, "10 samples instead of 11")
     renamed = [Item(f"new {item.key}", item.stamp, item.digest) for item in numbers.items]
-    with refused("new item 0 stands where item 0 was", HINT):
-        load(tmp_path, renamed, SETTINGS, what="numbers", hint=HINT)
+    with refused("new item 0 is in the place of item 0", HINT):
+        load(tmp_path, renamed, SETTINGS, what="numbers", advice=HINT)
 
 
-def test_other_settings_live_side_by_side(tmp_path: Path) -> None:
+def test_other_settings_live_parallel_map(tmp_path: Path) -> None:
     numbers, other = Numbers(range(10)), {**SETTINGS, "version": 2}
     home = numbers.prepare(tmp_path)
     unusable_with_other = Numbers(range(10))
@@ -214,7 +214,10 @@ def flip(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "damaged"),
         (lambda path: path.write_bytes(b"\xff" * 100), "damaged"),
         (lambda path: path.unlink(), "missing"),
-        (lambda path: path.write_bytes(sorted(path.parent.glob("*.safetensors"))[0].read_bytes()), "another file"),
+        (
+            lambda path: path.write_bytes(sorted(path.parent.glob("*.safetensors"))[0].read_bytes()),
+            "not the file that was written",
+        ),
     ],
     ids=["flipped bit", "cut off", "empty", "garbage", "gone", "another shard"],
 )
@@ -351,7 +354,7 @@ def test_who_comes_second_waits_and_finds_the_work_done(tmp_path: Path) -> None:
     other.join(60)
     assert not other.is_alive()
     assert computed == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert load(tmp_path, numbers.items, SETTINGS, what="numbers", hint=HINT)["value"].tolist() == list(range(10))
+    assert load(tmp_path, numbers.items, SETTINGS, what="numbers", advice=HINT)["value"].tolist() == list(range(10))
 
 
 PROCESS = """
@@ -411,7 +414,7 @@ def test_two_processes_at_once_do_not_disturb_each_other(tmp_path: Path) -> None
     log = tmp_path / "other.log"
     theirs = [int(line) for line in log.read_text().split()] if log.exists() else []
     assert sorted(computed + theirs) == list(range(60)), "each item is computed once, by either"
-    made = load(tmp_path / "features", sixty().items, SETTINGS, what="x", hint=HINT)
+    made = load(tmp_path / "features", sixty().items, SETTINGS, what="x", advice=HINT)
     assert made["value"].tolist() == list(range(60))
 
 
@@ -429,7 +432,7 @@ def test_a_process_that_is_killed_leaves_its_finished_shards(tmp_path: Path) -> 
 
     home = prepare(tmp_path / "features", numbers.items, SETTINGS, encode, what="x", progress=no_progress, shard=4)
     assert computed == list(range(20, 60))
-    made = load(tmp_path / "features", numbers.items, SETTINGS, what="x", hint=HINT)
+    made = load(tmp_path / "features", numbers.items, SETTINGS, what="x", advice=HINT)
     assert made["value"].tolist() == list(range(60))
     (home / ".0000000.safetensors.half.tmp").touch()
     prepare(tmp_path / "features", numbers.items, SETTINGS, encode, what="x", progress=no_progress, shard=4)

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from fedapm.data.features import cores, quiet, side_by_side
+from fedapm.data.features import cores, parallel_map, quiet_libraries
 from fedapm.data.features.images import IMAGE_ENCODERS, EfficientNetLite0, ImageEncoder, MobileNetV2, image_encoder
 from tests.helpers.realdata import unpacked
 from tests.helpers.unit import refused
@@ -210,7 +210,7 @@ def test_weights_that_were_downloaded_are_used(
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     folder = published(tmp_path, "google/mobilenet_v2_1.0_224")
-    with quiet():
+    with quiet_libraries():
         mobilenet().save_pretrained(folder)
     if kind == "bin":
         (folder / "model.safetensors").unlink()
@@ -271,13 +271,13 @@ def test_the_libraries_speak_again_after_a_quiet_time() -> None:
         return [logging.get_verbosity(), utils.logging.get_verbosity(), *bars]
 
     before = state()
-    with quiet():
+    with quiet_libraries():
         assert state() != before
     assert state() == before
 
 
-def test_pieces_are_worked_on_side_by_side_and_come_back_in_order() -> None:
-    assert side_by_side(lambda k: k * k, range(50)) == [k * k for k in range(50)]
+def test_pieces_are_worked_on_parallel_map_and_come_back_in_order() -> None:
+    assert parallel_map(lambda k: k * k, range(50)) == [k * k for k in range(50)]
     assert cores() >= 1
     begun: list[int] = []
 
@@ -289,5 +289,5 @@ def test_pieces_are_worked_on_side_by_side_and_come_back_in_order() -> None:
         return k
 
     with pytest.raises(KeyError):
-        side_by_side(fail, range(1000))
+        parallel_map(fail, range(1000))
     assert len(begun) < 1000, "the rest is not begun after a failure"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedapm.data.features import quiet
+from fedapm.data.features import quiet_libraries
 from fedapm.data.features.text import (
     MAX_TOKENS,
     TEXT_ENCODERS,
@@ -54,7 +54,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     letters = "abcdefghijklmnopqrstuvwxyz0123456789#@!?.,:\"'"
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "flood", "house", "rescued", "the", "##ed", "people"]
     (folder / "vocab.txt").write_text("\n".join([*words, *letters, *(f"##{letter}" for letter in letters)]) + "\n")
-    with quiet(), torch.random.fork_rng():
+    with quiet_libraries(), torch.random.fork_rng():
         torch.manual_seed(2)
         tokenizer = BertTokenizer.from_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -76,7 +76,7 @@ def mobilebert(published: Path) -> MobileBERT:
     from transformers import AutoTokenizer, MobileBertModel
 
     folder = published / "models--google--mobilebert-uncased" / "snapshots" / ("1" * 40)
-    with quiet():
+    with quiet_libraries():
         return MobileBERT(
             module=MobileBertModel.from_pretrained(folder), tokenizer=AutoTokenizer.from_pretrained(folder)
         )

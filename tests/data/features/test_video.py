@@ -85,7 +85,7 @@ def test_colours_are_red_green_blue(tmp_path: Path) -> None:
 @few
 @given(st.integers(1, 400), st.integers(1, 12))
 def test_positions_are_even_increasing_and_inside(count: int, most: int) -> None:
-    found = video.spread(count, most)
+    found = video.evenly_spaced(count, most)
     assert len(found) == min(count, most)
     assert found == sorted(set(found))
     assert 0 <= found[0] <= found[-1] < count
@@ -96,14 +96,14 @@ def test_positions_are_even_increasing_and_inside(count: int, most: int) -> None
 
 def test_frames_go_through_the_encoder_and_are_padded(tmp_path: Path) -> None:
     paths = [write_film(tmp_path / f"{k}.flv", k) for k in (3, 25)]
-    made = video.encoded(
+    made = video.encode(
         paths, lambda pictures: torch.tensor([[float(p[24:].mean()), float(p.shape[1])] for p in pictures])
     )
     assert made["video"].shape == (2, 10, 2)
     assert made["video"].dtype == torch.float16
     assert made["video_length"].tolist() == [3, 10]
     assert not made["video"][0, 3:].any()
-    assert np.allclose(made["video"][1, :, 0] / 200, (np.array(video.spread(25, 10))) / 25, atol=0.02)
+    assert np.allclose(made["video"][1, :, 0] / 200, (np.array(video.evenly_spaced(25, 10))) / 25, atol=0.02)
 
 
 def test_what_a_cut_off_flv_still_holds_is_used(tmp_path: Path) -> None:

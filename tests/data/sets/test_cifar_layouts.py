@@ -16,7 +16,7 @@ from fedapm.data.dataset import Source
 from fedapm.data.sets.cifar import CIFAR, PIXELS
 from fedapm.data.sets.cifar10 import CIFAR10
 from fedapm.data.sets.cifar100 import CIFAR100
-from fedapm.data.sets.pictures import PictureSet
+from fedapm.data.sets.images import ImageSet
 from fedapm.data.sets.tinyimagenet import TinyImageNet
 from fedapm.experiments.settings import Experiment
 from tests.helpers.unit import refused
@@ -52,8 +52,8 @@ def write_binary(kind: CIFAR, root: Path, names: bool = True) -> Path:
     folder.mkdir(parents=True)
     for place, name in enumerate(kind.files):
         pixels, classes = rows(kind, place)
-        marks = [classes // 5, classes] if kind.marks == 2 else [classes]
-        (folder / f"{name}.bin").write_bytes(np.column_stack([*marks, pixels]).astype(np.uint8).tobytes())
+        label_bytes = [classes // 5, classes] if kind.label_bytes == 2 else [classes]
+        (folder / f"{name}.bin").write_bytes(np.column_stack([*label_bytes, pixels]).astype(np.uint8).tobytes())
     if names and kind.count == 100:
         (folder / "fine_label_names.txt").write_text("\n".join(FINE) + "\n\n")
         (folder / "coarse_label_names.txt").write_text("\n".join(FINE[:20]) + "\n")
@@ -65,7 +65,7 @@ def table(kind: CIFAR, place: int) -> dict[str, Any]:
     pixels, classes = rows(kind, place)
     coarse = {"coarse_labels": (classes // 5).tolist()} if kind.count == 100 else {}
     names = [f"picture_{k}.png" for k in range(len(classes))]
-    return {"filenames": names, "batch_label": "some", kind.key: classes.tolist(), **coarse, "data": pixels}
+    return {"filenames": names, "batch_label": "some", kind.label_key: classes.tolist(), **coarse, "data": pixels}
 
 
 def write_python(kind: CIFAR, root: Path, dump: Any, names: bool = True) -> Path:
@@ -240,7 +240,7 @@ def test_a_binary_file_that_is_cut_off_is_refused(tmp_path: Path, kind: CIFAR, l
     path = write_binary(kind, tmp_path) / f"{[*kind.files][1]}.bin"
     content = path.read_bytes()
     whole = len(content)
-    gone = {"row": kind.marks + PIXELS, "all": whole}.get(str(lost), lost)
+    gone = {"row": kind.label_bytes + PIXELS, "all": whole}.get(str(lost), lost)
     path.write_bytes(content[: whole - int(gone)])
     with refused(str(path), str(whole), str(whole - int(gone)), "cut off"):
         kind.read(Source(tmp_path))
@@ -261,14 +261,14 @@ def test_a_class_out_of_range_is_refused(tmp_path: Path, kind: CIFAR) -> None:
     name, above = next(iter(kind.files)), f"class above {kind.count - 1}"
     path = write_binary(kind, tmp_path / "a") / f"{name}.bin"
     content = bytearray(path.read_bytes())
-    content[kind.marks - 1] = kind.count
+    content[kind.label_bytes - 1] = kind.count
     path.write_bytes(content)
     with refused(str(path), above):
         kind.read(Source(tmp_path / "a"))
     path = write_python(kind, tmp_path / "b", python_2) / name
     for wrong, words in ((kind.count, above), (10**30, above), (-1, "class below 0"), (-(10**30), "class below 0")):
         content_ = table(kind, 0)
-        content_[kind.key][3] = wrong
+        content_[kind.label_key][3] = wrong
         path.write_bytes(python_3(content_))
         with refused(str(path), words):
             kind.read(Source(tmp_path / "b"))
@@ -303,14 +303,14 @@ def test_a_pickle_of_something_else_is_refused(tmp_path: Path, kind: CIFAR) -> N
         [1, 2, 3],
         {},
         {**good, "data": [1, 2]},
-        {**good, kind.key: "none"},
-        {**good, kind.key: ["cat"] * len(good[kind.key])},
-        {**good, kind.key: good[kind.key][1:]},
+        {**good, kind.label_key: "none"},
+        {**good, kind.label_key: ["cat"] * len(good[kind.label_key])},
+        {**good, kind.label_key: good[kind.label_key][1:]},
         {**good, "data": good["data"][1:]},
         {**good, "data": good["data"][:, 1:]},
         {**good, "data": good["data"].astype(np.float32)},
         {**good, "data": np.array([None, {}])},
-        {k: v for k, v in good.items() if k != kind.key},
+        {k: v for k, v in good.items() if k != kind.label_key},
     ):
         path.write_bytes(python_3(wrong))
         with refused(str(path)):
@@ -389,7 +389,7 @@ def test_other_ways_out_of_a_pickle_are_closed(tmp_path: Path, content: bytes) -
 
 
 @pytest.mark.parametrize("kind", [CIFAR10(), CIFAR100(), TinyImageNet()], ids=lambda kind: kind.name)
-def test_the_settings_and_the_origin_are_complete(kind: PictureSet) -> None:
+def test_the_settings_and_the_origin_are_complete(kind: ImageSet) -> None:
     experiment = Experiment.from_tables(kind.defaults)
     assert experiment.model.preset == "output"
     assert (experiment.data.partition, experiment.data.concentration) == ("dirichlet", 0.5)

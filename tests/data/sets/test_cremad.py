@@ -141,12 +141,12 @@ def test_every_actor_is_a_client_and_the_papers_network_takes_them(root: Path) -
 
 
 def test_log_mel_is_another_set_of_features(root: Path) -> None:
-    with refused("sound of crema-d", "fedapm data prepare crema-d"):
+    with refused("audio of crema-d", "fedapm data prepare crema-d"):
         CREMAD("logmel").read(Source(root))
 
 
 def test_clips_that_were_not_prepared_say_what_to_run(fresh: Path) -> None:
-    with refused("sound of crema-d", "fedapm data prepare crema-d"):
+    with refused("audio of crema-d", "fedapm data prepare crema-d"):
         CREMAD().read(Source(fresh.parent))
 
 

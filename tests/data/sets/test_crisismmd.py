@@ -186,7 +186,7 @@ def test_a_changed_picture_leaves_the_texts_alone(root: Path) -> None:
     path = root / FOLDER / rows(root)[4].image
     Image.fromarray(np.zeros((30, 30, 3), np.uint8)).save(path)
     with refused(
-        "pictures of crisismmd", "out of date", path.name, f"fedapm data prepare crisismmd --data-root {root}"
+        "images of crisismmd", "out of date", path.name, f"fedapm data prepare crisismmd --data-root {root}"
     ):
         CrisisMMD().read(source)
     CrisisMMD().prepare(source)
@@ -209,7 +209,7 @@ def test_a_changed_text_leaves_the_pictures_alone(root: Path) -> None:
 
 
 def test_features_that_are_not_there_are_asked_for(root: Path, tmp_path: Path) -> None:
-    with refused("pictures of crisismmd", "no features", "--image-encoder mobilenet-v2"):
+    with refused("images of crisismmd", "no features", "--image-encoder mobilenet-v2"):
         CrisisMMD().read(Source(root, image_encoder="mobilenet-v2"))
     with refused("texts of crisismmd", "no features", "--text-encoder mobilebert"):
         CrisisMMD().read(Source(root, text_encoder="mobilebert"))

@@ -30,11 +30,11 @@ def test_twenty_sites_share_every_digit_once(bundled: Federation) -> None:
 
 def test_the_pictures_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels, shown = load_digits(return_X_y=True)
-    read = digits.pictures()
+    read = digits.images()
     # and the same where its files are elsewhere
     monkeypatch.setattr(digits.importlib.util, "find_spec", lambda _: None)
     digits._table.cache_clear()
-    for x, y in (read, digits.pictures()):
+    for x, y in (read, digits.images()):
         assert np.array_equal(x, (pixels / 16).astype(np.float32))
         assert np.array_equal(y, shown)
 
@@ -76,7 +76,7 @@ def test_sites_do_not_agree_on_their_codes() -> None:
 
 def test_a_scanner_changes_contrast_and_brightness_and_nothing_else() -> None:
     pictures = np.random.default_rng(0).random((6, 64)).astype(np.float32)
-    seen = digits.scanned(pictures, numpy_generator(0, "site", 3))
+    seen = digits.scan(pictures, numpy_generator(0, "site", 3))
     slope, intercept = np.polyfit(pictures.reshape(-1), seen.reshape(-1), 1)
     assert 0.7 <= slope <= 1.3
     assert -0.15 <= intercept <= 0.15

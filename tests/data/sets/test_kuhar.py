@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from fedapm.data import Natural, Pool, Source
 from fedapm.data.sets.kuhar import CLASSES, FOLDER, FOLDERS, KUHAR
-from fedapm.data.sets.windows import cut, scaled, standardised
+from fedapm.data.sets.sensors import Scale, cut_windows, standardize_windows
 from fedapm.experiments.settings import Experiment
 from tests.helpers.unit import few, refused
 
@@ -29,7 +29,7 @@ signals = arrays.arrays(
 @few
 @given(signals, st.integers(1, 20))
 def test_every_window_is_a_piece_of_the_signal_and_pieces_follow_each_other(signal: Any, length: int) -> None:
-    windows = cut(signal, length)
+    windows = cut_windows(signal, length)
     axes, samples = signal.shape
     assert windows.shape == (samples // length, axes, length)
     for k, window in enumerate(windows):
@@ -41,21 +41,21 @@ def test_every_window_is_a_piece_of_the_signal_and_pieces_follow_each_other(sign
 def test_standardised_windows_have_mean_0_and_deviation_1_unless_constant(
     signal: Any, shift: float, factor: float
 ) -> None:
-    (window,) = standardised(signal[None])
+    (window,) = standardize_windows(signal[None])
     for axis, before in zip(window, signal, strict=True):
         if len(set(before)) == 1:
             assert not axis.any()
         else:
             assert axis.mean() == pytest.approx(0, abs=1e-9)
             assert axis.std() == pytest.approx(1)
-    again = standardised((signal * factor + shift)[None])[0]
+    again = standardize_windows((signal * factor + shift)[None])[0]
     assert again == pytest.approx(window, abs=1e-6), "units and offsets do not matter"
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -9.81, 1e-320, 1e30])
 def test_an_axis_that_does_not_move_is_zeros(value: float) -> None:
     moving = np.arange(128.0)
-    window = standardised(np.stack([np.full(128, value), moving])[None])[0]
+    window = standardize_windows(np.stack([np.full(128, value), moving])[None])[0]
     assert not window[0].any()
     assert window[1].std() == pytest.approx(1)
 
@@ -63,12 +63,12 @@ def test_an_axis_that_does_not_move_is_zeros(value: float) -> None:
 def test_a_movement_below_what_numbers_can_square_is_zeros_rather_than_nan() -> None:
     window = np.zeros((1, 1, 128))
     window[0, 0, 5] = 5e-324
-    assert not standardised(window).any()
+    assert not standardize_windows(window).any()
 
 
 def test_scaling_keeps_magnitudes() -> None:
     windows = np.random.default_rng(0).normal(3.0, 2.0, (4, 3, 8))
-    assert scaled(windows, (1, 2, 3), (2, 4, 8))[:, 1] == pytest.approx((windows[:, 1] - 2) / 4)
+    assert Scale((1, 2, 3), (2, 4, 8))(windows)[:, 1] == pytest.approx((windows[:, 1] - 2) / 4)
 
 
 def rows(count: int, seed: int) -> np.ndarray:

@@ -16,7 +16,6 @@ from fedapm.data.sets import motionsense as ms
 from fedapm.data.sets import spsw as sw
 from fedapm.data.sets.motionsense import MotionSense
 from fedapm.data.sets.spsw import SPSW
-from fedapm.data.sets.windows import scaled
 from tests.helpers.realdata import unpacked
 from tests.helpers.unit import refused
 
@@ -82,8 +81,8 @@ def test_acceleration_is_what_the_sensor_feels_and_rotation_is_the_gyroscope(tmp
     raw = pd.read_csv(folder / "jog_16" / "sub_2.csv").iloc[128:256]
     acc = raw[ms.GRAVITY].to_numpy() + raw[ms.OWN].to_numpy()
     place = 16 + 15
-    assert pool.inputs[0][place].numpy() == pytest.approx(scaled(acc.T, ms.ACC_MEAN, ms.ACC_STD), abs=1e-5)
-    gyro = scaled(raw[ms.TURN].to_numpy().T, ms.GYRO_MEAN, ms.GYRO_STD)
+    assert pool.inputs[0][place].numpy() == pytest.approx(MotionSense.acc_scale(acc.T), abs=1e-5)
+    gyro = MotionSense.gyro_scale(raw[ms.TURN].to_numpy().T)
     assert pool.inputs[1][place].numpy() == pytest.approx(gyro, abs=1e-5)
 
 
@@ -100,7 +99,7 @@ def test_prepared_windows_are_the_published_ones(tmp_path: Path) -> None:
     order = np.lexsort((np.arange(36), arrays["activity"], arrays["subject"]))
     arrays = {name: values[order] if name != "activities" else values for name, values in arrays.items()}
     (tmp_path / "prepared").mkdir()
-    np.savez(tmp_path / "prepared" / ms.PREPARED, **arrays)
+    np.savez(tmp_path / "prepared" / MotionSense.windows_file, **arrays)
     for subject in np.unique(arrays["subject"]):
         for k, activity in enumerate(ms.CLASSES):
             own = (arrays["subject"] == subject) & (arrays["activity"] == k)
@@ -117,7 +116,7 @@ def test_prepared_windows_are_the_published_ones(tmp_path: Path) -> None:
 
 
 def test_published_files_win_over_prepared_windows(tmp_path: Path) -> None:
-    np.savez(tmp_path / ms.PREPARED, **windows(ms.CLASSES))
+    np.savez(tmp_path / MotionSense.windows_file, **windows(ms.CLASSES))
     assert len(read(MotionSense(), tmp_path).targets) == 60
     device_motion(tmp_path)
     assert len(read(MotionSense(), tmp_path).targets) == 48
@@ -211,11 +210,11 @@ def test_spsw_windows_are_of_one_activity_and_ordered_as_prepared_ones(tmp_path:
     assert pool.owners.tolist() == (["s01"] * 4 + ["s02"] * 4 + ["s10"] * 4) * 2
     raw = pd.read_csv(folder / "s02" / "s02_01_sw.csv").iloc[256:384]
     place = 12 + 4 + 1
-    for axes, mean, std, found in (
-        (sw.ACC, sw.ACC_MEAN, sw.ACC_STD, pool.inputs[0]),
-        (sw.GYRO, sw.GYRO_MEAN, sw.GYRO_STD, pool.inputs[1]),
+    for axes, scale, values in (
+        (sw.ACC, SPSW.acc_scale, pool.inputs[0]),
+        (sw.GYRO, SPSW.gyro_scale, pool.inputs[1]),
     ):
-        assert found[place].numpy() == pytest.approx(scaled(raw[list(axes)].to_numpy().T, mean, std), abs=1e-5)
+        assert values[place].numpy() == pytest.approx(scale(raw[list(axes)].to_numpy().T), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +253,7 @@ def test_spsw_that_is_not_there_or_oddly_named(tmp_path: Path) -> None:
         read(SPSW(), tmp_path)
 
 
-PREPARED = [(MotionSense(), ms.PREPARED, ms.CLASSES), (SPSW(), sw.PREPARED, sw.CLASSES)]
+PREPARED = [(MotionSense(), MotionSense.windows_file, ms.CLASSES), (SPSW(), SPSW.windows_file, sw.CLASSES)]
 both = pytest.mark.parametrize(("known", "name", "classes"), PREPARED, ids=["motionsense", "spsw"])
 
 
@@ -272,8 +271,8 @@ def test_prepared_windows_of_other_order_of_activities(tmp_path: Path, known: Da
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
     arrays = windows(ms.CLASSES) | {"activities": np.array([*ms.CLASSES], dtype=object)}
-    np.savez(tmp_path / ms.PREPARED, **arrays)
-    with refused(ms.PREPARED, "activities", "damaged"):
+    np.savez(tmp_path / MotionSense.windows_file, **arrays)
+    with refused(MotionSense.windows_file, "activities", "damaged"):
         read(MotionSense(), tmp_path)
 
 
@@ -318,13 +317,13 @@ def test_an_array_that_does_not_fit_is_named(
 def test_a_missing_array_is_named(tmp_path: Path, array: str) -> None:
     arrays = windows(ms.CLASSES)
     del arrays[array]
-    np.savez(tmp_path / ms.PREPARED, **arrays)
-    with refused(str(tmp_path / ms.PREPARED), f"no array {array}"):
+    np.savez(tmp_path / MotionSense.windows_file, **arrays)
+    with refused(str(tmp_path / MotionSense.windows_file), f"no array {array}"):
         read(MotionSense(), tmp_path)
 
 
 def test_a_file_of_windows_that_is_damaged(tmp_path: Path) -> None:
-    path = tmp_path / ms.PREPARED
+    path = tmp_path / MotionSense.windows_file
     np.savez(path, **windows(ms.CLASSES))
     whole = path.read_bytes()
     for content in (b"", b"text", whole[:1000], whole[: len(whole) // 2], whole[:-5], b"\x93NUMPY", b"PK\x03\x04"):
@@ -338,14 +337,14 @@ def test_a_file_of_windows_that_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_single_array_under_the_name_of_several(tmp_path: Path) -> None:
-    with (tmp_path / ms.PREPARED).open("wb") as file:
+    with (tmp_path / MotionSense.windows_file).open("wb") as file:
         np.save(file, np.zeros(3))
-    with refused(str(tmp_path / ms.PREPARED), "several arrays"):
+    with refused(str(tmp_path / MotionSense.windows_file), "several arrays"):
         read(MotionSense(), tmp_path)
 
 
 def test_an_array_that_claims_to_be_enormous(tmp_path: Path) -> None:
-    path = tmp_path / ms.PREPARED
+    path = tmp_path / MotionSense.windows_file
     np.savez(path, **windows(ms.CLASSES))
     with zipfile.ZipFile(path) as old:
         members = {name: old.read(name) for name in old.namelist()}
@@ -392,7 +391,10 @@ def test_the_real_motionsense(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert part.mean((0, 2)).abs().max() < 0.01
         assert (part.std((0, 2)) - 1).abs().max() < 0.01
     # the magnitude of a body at rest is gravity's: 1 g
-    acc = pool.inputs[0] * torch.tensor(ms.ACC_STD)[:, None] + torch.tensor(ms.ACC_MEAN)[:, None]
+    acc = (
+        pool.inputs[0] * torch.tensor(MotionSense.acc_scale.std)[:, None]
+        + torch.tensor(MotionSense.acc_scale.mean)[:, None]
+    )
     still = acc[pool.targets == ms.CLASSES.index("sit")].norm(dim=1)
     assert still.mean().item() == pytest.approx(1, abs=0.02)
     federation = MotionSense().federation(Source(root), Natural(), test_fraction=0.2, seed=0)

@@ -129,7 +129,7 @@ def test_a_clip_with_another_name_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_clip_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = publish(tmp_path)[0]
     write_wav(tmp_path / "Actor_09" / path.name, speech(0.3))
-    with refused(path.name, "twice"):
+    with refused(path.name, "duplicate"):
         RAVDESS().labels(Source(tmp_path))
 
 
@@ -211,7 +211,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
         read(tmp_path)
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
-    with refused(str(path), "no npz file"):
+    with refused(str(path), "not a NumPy file"):
         read(tmp_path)
 
 

@@ -14,7 +14,7 @@ from fedapm import IID, Dirichlet
 from fedapm.data.dataset import Pool, Source
 from fedapm.data.partition import Partitioner
 from fedapm.data.sets import tinyimagenet
-from fedapm.data.sets.pictures import decode, standardise
+from fedapm.data.sets.images import read_image, standardize
 from fedapm.data.sets.tinyimagenet import TinyImageNet
 from tests.helpers.realdata import unpacked
 from tests.helpers.unit import refused
@@ -70,7 +70,7 @@ def test_order_and_classes(folder: Path) -> None:
     assert pool.modalities == ("image",)
     paths = [images(folder, wnid) / f"{wnid}_{number}.JPEG" for wnid in WNIDS for number in range(EACH)]
     paths += [folder / "val" / "images" / f"val_{number}.JPEG" for number in (0, 2, 4, 6, 1, 3, 5, 7)]
-    pixels = np.stack([decode(path) for path in paths]).transpose(0, 3, 1, 2)
+    pixels = np.stack([read_image(path) for path in paths]).transpose(0, 3, 1, 2)
     mean, std = np.reshape([0.485, 0.456, 0.406], (3, 1, 1)), np.reshape([0.229, 0.224, 0.225], (3, 1, 1))
     assert np.allclose(pool.inputs[0].numpy(), (pixels / 255 - mean) / std, atol=1e-5)
     assert pool.inputs[0].is_contiguous(memory_format=torch.channels_last)
@@ -115,7 +115,7 @@ def test_what_file_managers_leave_behind_is_passed_over(folder: Path) -> None:
 
 def test_a_grey_picture_has_three_channels_all_the_same(folder: Path) -> None:
     picture(5).convert("L").save(images(folder, WNIDS[0]) / f"{WNIDS[0]}_0.JPEG", "JPEG")
-    red, green, blue = TinyImageNet().pictures(Source(folder)).inputs[0][0]
+    red, green, blue = TinyImageNet().read_images(Source(folder)).inputs[0][0]
     assert torch.equal(red, green)
     assert torch.equal(green, blue)
 
@@ -128,7 +128,7 @@ def test_a_class_without_a_word_is_called_by_its_id(folder: Path) -> None:
 
 
 def test_progress_is_told_to_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tinyimagenet, "BETWEEN_NEWS", 20)
+    monkeypatch.setattr(tinyimagenet, "BLOCK", 20)
     reports: list[tuple[str, int, int]] = []
     TinyImageNet().read(Source(folder, progress=lambda *report: reports.append(report)))
     assert reports == [("pictures", 20, 44), ("pictures", 40, 44), ("pictures", 44, 44)]
@@ -174,7 +174,7 @@ def test_a_class_without_pictures_is_named(folder: Path) -> None:
         (b"n03000000\nn01000000\nn03000000\n", ["line 3", "n03000000", "twice"]),
         (b"n03000000\n../../secret\n", ["line 2", "'../../secret'"]),
         (b"n03000000, n01000000\n", ["line 1", "n03000000, n01000000"]),
-        (b"\xff\xfe\x00\x81", ["not text"]),
+        (b"\xff\xfe\x00\x81", ["not UTF-8"]),
     ],
 )
 def test_a_broken_list_of_classes_is_refused(folder: Path, content: bytes, mentions: list[str]) -> None:
@@ -189,9 +189,9 @@ def test_a_broken_list_of_classes_is_refused(folder: Path, content: bytes, menti
         ("val_99.JPEG\tn01000000\t0\t0\t63\t63", ["val_99.JPEG", "missing"]),
         ("../wnids.txt\tn01000000\t0\t0\t63\t63", ["../wnids.txt", "missing"]),
         ("val_3.JPEG\tn77777777\t0\t0\t63\t63", ["n77777777", "wnids.txt"]),
-        ("val_3.JPEG", ["val_3.JPEG", "a tab and its class"]),
-        ("val_3.JPEG n01000000 0 0 63 63", ["a tab and its class"]),
-        ("val_3.JPEG\t\t0\t0", ["a tab and its class"]),
+        ("val_3.JPEG", ["val_3.JPEG", "a tab and a class"]),
+        ("val_3.JPEG n01000000 0 0 63 63", ["a tab and a class"]),
+        ("val_3.JPEG\t\t0\t0", ["a tab and a class"]),
         ("val_2.JPEG\tn01000000\t0\t0\t63\t63", ["val_2.JPEG", "already"]),
         ("val_3\x0b\x85\u2028.JPEG\tn01000000", ["missing"]),
     ],
@@ -221,7 +221,7 @@ def cut(path: Path) -> None:
     [
         (cut, "truncated"),
         (lambda path: path.write_bytes(b""), "empty"),
-        (lambda path: path.write_text("moved"), "not a picture"),
+        (lambda path: path.write_text("moved"), "not an image"),
         (lambda path: picture(1).resize((32, 48)).save(path), "32×48 pixels instead of 64×64"),
     ],
     ids=["cut off", "empty", "text", "size"],
@@ -244,7 +244,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 @pytest.fixture(scope="module")
 def pool(real: Source) -> Pool:
-    return TinyImageNet().pictures(real)
+    return TinyImageNet().read_images(real)
 
 
 @pytest.mark.real_data
@@ -276,7 +276,7 @@ def test_real_pictures_and_classes_belong_together(pool: Pool) -> None:
 
 @pytest.mark.real_data
 def test_real_channels_are_nearly_standard(pool: Pool) -> None:
-    values = standardise(pool.inputs[0][::10], TinyImageNet.mean, TinyImageNet.std)
+    values = standardize(pool.inputs[0][::10], TinyImageNet.mean, TinyImageNet.std)
     assert values.mean((0, 2, 3)).abs().max() < 0.2, "they are standardised as all of ImageNet is"
     assert (values.std((0, 2, 3)) - 1).abs().max() < 0.3
 

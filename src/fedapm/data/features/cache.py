@@ -1,8 +1,8 @@
-"""Computed features on disk: in shards, so that work that was cut off goes on where it stopped.
+"""Computed features on disk, in shards, so that interrupted work resumes where it stopped.
 
-A folder of features holds one folder for each way of computing them (the settings). In there are the shards, each
-named after its place and the contents it was made of, and an index, which is written last and says which shards
-belong to which items. Without an index the features are incomplete.
+A folder of features holds one folder for each way of computing them (the settings). It contains the shards, each named
+after its position and a hash of what it was computed from, and an index, which is written last and lists the shards and
+the items. Without an index the features are incomplete.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ INDEX = "index.json"
 SHARDS = "*.safetensors"
 
 Encode = Callable[[Sequence[int]], dict[str, Tensor]]
-"""The features of the items at some positions; the first dimension of each tensor counts the items."""
+"""Computes the features of the items at some positions; the first dimension of each tensor counts the items."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A sample of which features are made."""
+    """Something that features are computed from."""
 
     key: str
     """A stable name, such as its relative path."""
@@ -45,16 +45,16 @@ class Item:
 
 
 def file_item(key: str, path: Path) -> Item:
-    """An item that is a file: its size is the stamp, a checksum the digest."""
+    """A file: its size is the stamp, its checksum the digest."""
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise FedapmError(f"{path} {_trouble(error)}.") from None
+        raise FedapmError(f"{path} {_reason(error)}.") from None
     return Item(key, str(size), lambda: _file_digest(path))
 
 
 def text_item(key: str, text: str) -> Item:
-    """An item that is a text."""
+    """A text."""
     return Item(key, text, lambda: _sha256(text))
 
 
@@ -68,14 +68,25 @@ def prepare(
     progress: ProgressCallback,
     shard: int = 256,
 ) -> Path:
-    """Compute the features that are not there yet, and give the folder they are in.
+    """Compute the features that are missing.
 
-    Shards of different lengths in their further dimensions are padded with zeros when they are loaded.
+    Args:
+        folder: The folder for the features.
+        items: What the features are computed from.
+        settings: Everything that determines the features besides the items.
+        encode: Computes the features of some items. Shards that differ in length in further dimensions are padded with
+            zeros when they are loaded.
+        what: The features' name in messages.
+        progress: Called after each shard.
+        shard: The number of items in a shard.
+
+    Returns:
+        The folder with the index and the shards.
     """
     if not items:
-        raise FedapmError(f"{what}: there is nothing to make features of.")
-    home = _home(folder, settings)
-    with _alone(home, what, progress, len(items)):
+        raise FedapmError(f"{what}: there is nothing to compute features from.")
+    home = _settings_folder(folder, settings)
+    with _exclusive(home, what, progress, len(items)):
         remove_leftovers(home)
         progress(what, 0, len(items))
         shards: list[dict[str, Any]] = []
@@ -89,38 +100,46 @@ def prepare(
         index = {
             "format": FORMAT,
             "settings": dict(settings),
-            "tensors": _common(layouts),
+            "tensors": _common_layout(layouts),
             "shards": shards,
-            "items": _listing(items),
+            "items": _keys_and_stamps(items),
         }
         with _writing(home, what):
             write_json(home / INDEX, index)
-            kept = {entry["file"] for entry in shards}
+            current = {entry["file"] for entry in shards}
             for path in home.glob(SHARDS):
-                if path.name not in kept:
+                if path.name not in current:
                     path.unlink(missing_ok=True)
     return home
 
 
 def load(
-    folder: Path, items: Sequence[Item], settings: Mapping[str, Any], *, what: str, hint: str
+    folder: Path, items: Sequence[Item], settings: Mapping[str, Any], *, what: str, advice: str
 ) -> dict[str, Tensor]:
-    """The features of all items, or one line that says what is wrong with them and ends in the hint."""
-    home = _home(folder, settings)
-    trouble = _mismatch(home, items, settings)
-    if trouble:
-        raise FedapmError(f"{what}: {trouble}; {hint}")
+    """Load the features of all items.
+
+    Args:
+        folder: The folder for the features.
+        items: What the features were computed from.
+        settings: The settings they were computed with.
+        what: The features' name in messages.
+        advice: The end of the message if they are missing, damaged or out of date.
+    """
+    home = _settings_folder(folder, settings)
+    reason = _mismatch(home, items, settings)
+    if reason:
+        raise FedapmError(f"{what}: {reason}; {advice}")
     try:
-        return _joined(home, read_json(home / INDEX))
+        return _concatenate(home, read_json(home / INDEX))
     except FedapmError as error:
-        raise FedapmError(f"{what}: {str(error).rstrip('.')}; {hint}") from None
+        raise FedapmError(f"{what}: {str(error).rstrip('.')}; {advice}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
-        raise FedapmError(f"{what}: {home / INDEX} is damaged; {hint}") from None
+        raise FedapmError(f"{what}: {home / INDEX} is damaged; {advice}") from None
 
 
 def complete(folder: Path, items: Sequence[Item], settings: Mapping[str, Any]) -> bool:
-    """Whether features of these items are there, as far as can be told without reading them."""
-    return not _mismatch(_home(folder, settings), items, settings)
+    """Whether there are features of these items, judged by the index and the file names."""
+    return not _mismatch(_settings_folder(folder, settings), items, settings)
 
 
 def _shard(
@@ -128,7 +147,7 @@ def _shard(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     contents = _sha256(_canonical([FORMAT, settings, [[items[k].key, items[k].digest()] for k in positions]]))
     path = home / f"{positions.start:07d}-{contents[:16]}.safetensors"
-    tensors = _finished(path, contents)
+    tensors = _read_shard(path, contents)
     if tensors is None:
         tensors = {name: values.detach().cpu() for name, values in encode(positions).items()}
         _check(tensors, items, positions, what)
@@ -138,12 +157,12 @@ def _shard(
     return {"file": path.name, "contents": contents, "count": len(positions)}, layout
 
 
-def _finished(path: Path, contents: str) -> dict[str, Tensor] | None:
+def _read_shard(path: Path, contents: str) -> dict[str, Tensor] | None:
     try:
-        tensors, about = read_tensors(path)
+        tensors, metadata = read_tensors(path)
     except FedapmError:
         return None
-    return tensors if about.get("contents") == contents else None
+    return tensors if metadata.get("contents") == contents else None
 
 
 def _check(tensors: Mapping[str, Tensor], items: Sequence[Item], positions: range, what: str) -> None:
@@ -151,13 +170,13 @@ def _check(tensors: Mapping[str, Tensor], items: Sequence[Item], positions: rang
         if values.ndim == 0 or len(values) != len(positions):
             raise ValueError(f"{what}: {name} has the shape {tuple(values.shape)} for {len(positions)} items")
         if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-            fine = torch.isfinite(values).flatten(1).all(1) if values.ndim > 1 else torch.isfinite(values)
-            broken = items[positions[int((~fine).nonzero()[0])]].key
-            raise FedapmError(f"{what}: the features of {broken} are not finite; leave it out or repair it.")
+            finite = torch.isfinite(values).flatten(1).all(1) if values.ndim > 1 else torch.isfinite(values)
+            key = items[positions[int((~finite).nonzero()[0])]].key
+            raise FedapmError(f"{what}: the features of {key} are not finite; leave it out or repair it.")
 
 
-def _common(layouts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The layout that holds every shard: its longest dimensions."""
+def _common_layout(layouts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The layout that fits every shard: the longest of each dimension."""
     first = layouts[0]
     for layout in layouts:
         if layout.keys() != first.keys() or any(
@@ -173,57 +192,57 @@ def _common(layouts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _joined(home: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
-    # made whole at once and filled, because features are the largest thing in memory
+def _concatenate(home: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
+    # allocated once and filled, because features are the largest thing in memory
     count = len(index["items"])
-    joined = {
+    features = {
         name: torch.zeros((count, *layout["shape"]), dtype=getattr(torch, layout["dtype"]))
         for name, layout in index["tensors"].items()
     }
     start = 0
     for entry in index["shards"]:
         path = home / entry["file"]
-        tensors, about = read_tensors(path)
-        if about.get("contents") != entry["contents"] or tensors.keys() != joined.keys():
-            raise FedapmError(f"{path} is another file than the one that was written.")
+        tensors, metadata = read_tensors(path)
+        if metadata.get("contents") != entry["contents"] or tensors.keys() != features.keys():
+            raise FedapmError(f"{path} is not the file that was written.")
         stop = start + int(entry["count"])
         for name, values in tensors.items():
-            # the further dimensions of a shard may be shorter; what is not filled stays zero
-            part = joined[name][(slice(start, stop), *(slice(size) for size in values.shape[1:]))]
+            # a shard may be shorter in further dimensions; the rest stays zero
+            part = features[name][(slice(start, stop), *(slice(size) for size in values.shape[1:]))]
             if part.shape != values.shape or part.dtype != values.dtype:
                 raise FedapmError(f"{path} does not fit the other features.")
             part.copy_(values)
         start = stop
     if start != count:
         raise FedapmError(f"{home / INDEX} is damaged.")
-    return joined
+    return features
 
 
 def _mismatch(home: Path, items: Sequence[Item], settings: Mapping[str, Any]) -> str:
-    """What is wrong with the features of these items at first sight; empty if nothing is."""
+    """Why the features of these items cannot be used, judged by the index and the file names; empty if they can."""
     if not (home / INDEX).is_file():
-        begun = home.is_dir() and any(home.glob(SHARDS))
-        return f"the features in {home} are incomplete" if begun else f"there are no features in {home}"
+        started = home.is_dir() and any(home.glob(SHARDS))
+        return f"the features in {home} are incomplete" if started else f"there are no features in {home}"
     try:
         index = read_json(home / INDEX)
         if index["format"] != FORMAT or _canonical(index["settings"]) != _canonical(settings):
-            return f"the features in {home} were made in another way"
-        kept = [(key, stamp) for key, stamp in index["items"]]
-        lost = [entry["file"] for entry in index["shards"] if not (home / entry["file"]).is_file()]
+            return f"the features in {home} were computed in another way"
+        indexed = [(key, stamp) for key, stamp in index["items"]]
+        missing = [entry["file"] for entry in index["shards"] if not (home / entry["file"]).is_file()]
     except (FedapmError, KeyError, TypeError, ValueError, AttributeError):
         return f"{home / INDEX} is damaged"
-    for (key, stamp), (was, had) in zip(_listing(items), kept, strict=False):
-        if (key, stamp) != (was, had):
-            changed = f"{key} has changed" if key == was else f"{key} stands where {was} was"
-            return f"the features in {home} are out of date ({changed})"
-    if len(items) != len(kept):
-        return f"the features in {home} are out of date ({len(kept)} samples instead of {len(items)})"
-    return f"the features in {home} are incomplete ({lost[0]} is missing)" if lost else ""
+    for (key, stamp), (old_key, old_stamp) in zip(_keys_and_stamps(items), indexed, strict=False):
+        if (key, stamp) != (old_key, old_stamp):
+            change = f"{key} has changed" if key == old_key else f"{key} is in the place of {old_key}"
+            return f"the features in {home} are out of date ({change})"
+    if len(items) != len(indexed):
+        return f"the features in {home} are out of date ({len(indexed)} samples instead of {len(items)})"
+    return f"the features in {home} are incomplete ({missing[0]} is missing)" if missing else ""
 
 
 @contextmanager
-def _alone(home: Path, what: str, progress: ProgressCallback, total: int) -> Iterator[None]:
-    """One process at a time; whoever comes second finds the work done."""
+def _exclusive(home: Path, what: str, progress: ProgressCallback, total: int) -> Iterator[None]:
+    """Let one process work at a time; the next one finds the features complete."""
     with _writing(home, what):
         home.mkdir(parents=True, exist_ok=True)
         lock = FileLock(home / ".lock")
@@ -244,19 +263,19 @@ def _writing(home: Path, what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise FedapmError(
-            f"{what}: features cannot be written to {home} ({error.strerror or error}); make room there or choose "
+            f"{what}: features cannot be written to {home} ({error.strerror or error}); free some space or choose "
             "another folder (data.cache)."
         ) from None
 
 
-def _home(folder: Path, settings: Mapping[str, Any]) -> Path:
+def _settings_folder(folder: Path, settings: Mapping[str, Any]) -> Path:
     """The folder for one way of computing features."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(settings.get("encoder", "features")))
     return folder / f"{name}-{_sha256(_canonical([FORMAT, settings]))[:12]}"
 
 
-def _listing(items: Sequence[Item]) -> list[tuple[str, str]]:
-    """Keys and stamps as the index keeps them: a stamp may be a long text."""
+def _keys_and_stamps(items: Sequence[Item]) -> list[tuple[str, str]]:
+    """Keys and hashed stamps (a stamp may be a long text), as in the index."""
     return [(item.key, _sha256(item.stamp)[:16]) for item in items]
 
 
@@ -273,8 +292,8 @@ def _file_digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise FedapmError(f"{path} {_trouble(error)}.") from None
+        raise FedapmError(f"{path} {_reason(error)}.") from None
 
 
-def _trouble(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror or error})"

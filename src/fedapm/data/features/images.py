@@ -1,4 +1,4 @@
-"""What frozen networks trained on ImageNet see in a picture: 1,280 numbers."""
+"""Image features: frozen networks trained on ImageNet turn an image into 1,280 numbers."""
 
 from __future__ import annotations
 
@@ -10,42 +10,45 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image as PILImage
 from torch import Tensor, nn
 
 from fedapm.core.extras import require
-from fedapm.data.features import EXTRA, cores, pretrained, side_by_side, whole
-from fedapm.data.sets.pictures import decode
+from fedapm.data.features import EXTRA, cores, load_pretrained, load_transformer, parallel_map
+from fedapm.data.sets.images import read_image
 from fedapm.errors import FedapmError, did_you_mean
 
-Picture = np.ndarray[Any, Any]
-"""Bytes, height × width × red, green, blue."""
+Image = np.ndarray[Any, Any]
+"""Bytes (height, width, RGB)."""
 
 SIZE = 224
 CROP = 224 / 256
-"""The share of the shorter side that the middle square covers, as in the networks' own evaluation."""
+"""The side of the central square as a share of the shorter side, as in the networks' own evaluation."""
 BATCH = 8
-"""So few that what lies between two layers stays in a core's cache: twice as fast as 32 on a CPU."""
+"""Few enough for activations to stay in a core's cache: twice as fast as 32 on a CPU."""
 BLOCK = 256
-"""How many pictures are read ahead, at most."""
+"""Images that are read ahead at most."""
 
 T = TypeVar("T")
 
 
 class ImageEncoder(ABC):
-    """A frozen network and how pictures are handed to it.
+    """A frozen network that computes image features.
 
-    Without a ready-made ``module`` the published weights are loaded.
+    Args:
+        module: The network; the published one is loaded if None.
+        fetch_weights: Whether its weights may be downloaded.
+        device: Where to compute.
     """
 
     name: ClassVar[str]
     about: ClassVar[str]
     """One line for a list."""
     width: ClassVar[int] = 1280
-    """How many numbers a picture becomes."""
+    """The number of features of an image."""
     settings: ClassVar[Mapping[str, Any]]
-    """All that decides the features, so that they are never mistaken for others."""
-    resample: ClassVar[Image.Resampling]
+    """Everything that determines the features besides the images, for a cache."""
+    resample: ClassVar[PILImage.Resampling]
     center: ClassVar[float]
     scale: ClassVar[float]
 
@@ -58,7 +61,7 @@ class ImageEncoder(ABC):
     ) -> None:
         self.device = torch.device(device)
         if module is None:
-            # a network draws its first weights at random even if others follow; nobody else's draws may change
+            # building a network draws random weights first, which must not change the caller's random state
             with torch.random.fork_rng(devices=[]):
                 module = self.load(fetch_weights)
         self.module = module.eval().to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -68,46 +71,46 @@ class ImageEncoder(ABC):
 
     @abstractmethod
     def load(self, fetch: bool) -> nn.Module:
-        """The network with its published weights."""
+        """Load the network with its published weights."""
 
     @abstractmethod
     def features(self, batch: Tensor) -> Tensor:
-        """Of scaled pictures (k, 3, 224, 224) the features (k, width)."""
+        """The features (k, width) of scaled images (k, 3, 224, 224)."""
 
-    def __call__(self, pictures: Sequence[Picture]) -> Tensor:
-        """The features of some pictures, in half precision."""
-        return self.encode(pictures, lambda picture: picture)
+    def __call__(self, images: Sequence[Image]) -> Tensor:
+        """The features of images, in half precision."""
+        return self.encode(images, lambda image: image)
 
     def files(self, paths: Sequence[Path]) -> Tensor:
-        """The features of some picture files, in half precision."""
-        return self.encode(paths, decode)
+        """The features of image files, in half precision."""
+        return self.encode(paths, read_image)
 
-    def encode(self, sources: Sequence[T], read: Callable[[T], Picture]) -> Tensor:
-        """The features of what ``read`` makes of some sources; pictures are read while the network computes."""
+    def encode(self, sources: Sequence[T], read: Callable[[T], Image]) -> Tensor:
+        """The features of the images that ``read`` makes of the sources; they are read while the network computes."""
         blocks = [self._block(sources[k : k + BLOCK], read) for k in range(0, len(sources), BLOCK)]
         return torch.cat(blocks) if blocks else torch.zeros((0, self.width), dtype=torch.float16)
 
-    def view(self, picture: Picture) -> Picture:
-        """The square in the middle of a picture, in the size the network takes."""
-        height, width = picture.shape[:2]
+    def view(self, image: Image) -> Image:
+        """The central square of an image, scaled to the network's input size."""
+        height, width = image.shape[:2]
         side = CROP * min(height, width)
         left, top = (width - side) / 2, (height - side) / 2
-        whole = Image.fromarray(np.ascontiguousarray(picture))
-        return np.asarray(whole.resize((SIZE, SIZE), self.resample, (left, top, left + side, top + side)))
+        full = PILImage.fromarray(np.ascontiguousarray(image))
+        return np.asarray(full.resize((SIZE, SIZE), self.resample, (left, top, left + side, top + side)))
 
-    def _block(self, sources: Sequence[T], read: Callable[[T], Picture]) -> Tensor:
-        readers = ThreadPoolExecutor(cores(), "fedapm-pictures")
+    def _block(self, sources: Sequence[T], read: Callable[[T], Image]) -> Tensor:
+        readers = ThreadPoolExecutor(cores(), "fedapm-images")
         try:
             views = [readers.submit(lambda source: self.view(read(source)), source) for source in sources]
-            return torch.cat(side_by_side(self._batch, [views[k : k + BATCH] for k in range(0, len(views), BATCH)]))
+            return torch.cat(parallel_map(self._batch, [views[k : k + BATCH] for k in range(0, len(views), BATCH)]))
         finally:
-            # after a broken file or Ctrl-C nobody wants the rest
+            # after an error or Ctrl-C the rest is not needed
             readers.shutdown(cancel_futures=True)
 
-    def _batch(self, views: Sequence[Future[Picture]]) -> Tensor:
+    def _batch(self, views: Sequence[Future[Image]]) -> Tensor:
         batch = torch.from_numpy(np.stack([view.result() for view in views])).to(self.device)
         with torch.inference_mode():
-            # a permuted batch is channels last in memory, as the network is
+            # permuted, the batch has channels-last memory, as the network does
             return self.features(batch.permute(0, 3, 1, 2).float().sub_(self.center).div_(self.scale)).half().cpu()
 
 
@@ -117,19 +120,19 @@ class MobileNetV2(ImageEncoder):
     name = "mobilenet-v2"
     about = "MobileNetV2, 1,280 features; weights are downloaded with --fetch-weights"
     settings = {"encoder": name, "weights": "google/mobilenet_v2_1.0_224", "size": SIZE, "crop": CROP, "version": 1}
-    resample = Image.Resampling.BILINEAR
+    resample = PILImage.Resampling.BILINEAR
     center = 127.5
     scale = 127.5
 
     def load(self, fetch: bool) -> nn.Module:
-        """The network with its published weights."""
-        kind = require("transformers", EXTRA, f"the encoder {self.name}").MobileNetV2Model
-        return pretrained(
+        """Load the network with its published weights."""
+        model_class = require("transformers", EXTRA, f"the encoder {self.name}").MobileNetV2Model
+        return load_pretrained(
             self.name,
             self.settings["weights"],
-            lambda folder: whole(kind, folder),
+            lambda folder: load_transformer(model_class, folder),
             fetch=fetch,
-            instead=EfficientNetLite0.name,
+            alternative=EfficientNetLite0.name,
         )
 
     def features(self, batch: Tensor) -> Tensor:
@@ -144,12 +147,12 @@ class EfficientNetLite0(ImageEncoder):
     name = "efficientnet-lite0"
     about = "EfficientNet-Lite0, 1,280 features; weights are installed with fedapm[features]"
     settings = {"encoder": name, "weights": "efficientnet-lite0-57934424", "size": SIZE, "crop": CROP, "version": 1}
-    resample = Image.Resampling.BICUBIC
+    resample = PILImage.Resampling.BICUBIC
     center = 127.0
     scale = 128.0
 
     def load(self, fetch: bool) -> nn.Module:
-        """The network with the weights of its package."""
+        """Load the network with the weights of its package."""
         del fetch
         purpose = f"the encoder {self.name}"
         module: nn.Module = require("efficientnet_lite_pytorch", EXTRA, purpose).EfficientNet.from_name(self.name)
@@ -165,9 +168,9 @@ class EfficientNetLite0(ImageEncoder):
         return module
 
     def features(self, batch: Tensor) -> Tensor:
-        """The last convolutional layer, averaged over places."""
-        places: Tensor = self.module.extract_features(batch)
-        return places.mean((2, 3))
+        """The last convolutional layer, averaged over positions."""
+        maps: Tensor = self.module.extract_features(batch)
+        return maps.mean((2, 3))
 
 
 IMAGE_ENCODERS: dict[str, type[ImageEncoder]] = {kind.name: kind for kind in (EfficientNetLite0, MobileNetV2)}

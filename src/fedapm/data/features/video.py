@@ -1,4 +1,4 @@
-"""Video as features: at most 10 frames, spread evenly over the clip, each through an image encoder."""
+"""Video features: at most 10 frames, spread evenly over the clip, each encoded by an image encoder."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from fedapm.data.features import side_by_side
-from fedapm.data.features.audio import decoded, opened
-from fedapm.data.features.images import Picture
+from fedapm.data.features import parallel_map
+from fedapm.data.features.audio import decode, open_media
+from fedapm.data.features.images import Image
 from fedapm.errors import FedapmError
 
 FRAMES = 10
-AT_ONCE = 8
-"""Clips whose frames are in memory together."""
+BLOCK = 8
+"""Clips whose frames are in memory at the same time."""
 
 
 def settings(encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything the features depend on beside the films, for a cache, given the image encoder's settings."""
+    """Everything that determines the features besides the videos, given the image encoder's settings."""
     return {**encoder, "video_frames": FRAMES}
 
 
-def encoded(paths: Sequence[Path], encode: Callable[[Sequence[Picture]], Tensor]) -> dict[str, Tensor]:
-    """The features of some files' frames, padded with zeros to the longest, and how many frames each has."""
+def encode(paths: Sequence[Path], encoder: Callable[[Sequence[Image]], Tensor]) -> dict[str, Tensor]:
+    """The features ``video`` of some files' frames, padded with zeros, and their numbers ``video_length``."""
     clips: list[Tensor] = []
-    for start in range(0, len(paths), AT_ONCE):
-        films = side_by_side(frames, paths[start : start + AT_ONCE])
-        features = encode([picture for film in films for picture in film]).half()
-        clips.extend(torch.split(features, [len(film) for film in films]))
+    for start in range(0, len(paths), BLOCK):
+        videos = parallel_map(frames, paths[start : start + BLOCK])
+        features = encoder([frame for video in videos for frame in video]).half()
+        clips.extend(torch.split(features, [len(video) for video in videos]))
     return {"video": pad_sequence(clips, batch_first=True), "video_length": torch.tensor([len(clip) for clip in clips])}
 
 
-def frames(path: Path, most: int = FRAMES) -> list[Picture]:
-    """Some frames of a clip, in order. What a clip that is cut off still holds is used."""
-    # read twice, because the length a file states may be missing or wrong, and all frames may not fit in memory
-    wanted = set(spread(sum(1 for _ in _pictures(path)), most))
-    if not wanted:
+def frames(path: Path, count: int = FRAMES) -> list[Image]:
+    """At most ``count`` frames of a clip, evenly spread; a clip that is cut off is used up to there."""
+    # read twice, because the stated length may be missing or wrong, and all frames may not fit in memory
+    positions = set(evenly_spaced(sum(1 for _ in _frames(path)), count))
+    if not positions:
         raise FedapmError(
-            f"{path} holds no picture that can be decoded; it is cut off or broken, so fetch it again or leave it out."
+            f"{path} holds no frame that can be decoded; it is cut off or broken, so fetch it again or leave it out."
         )
-    return [frame.to_ndarray(format="rgb24") for k, frame in enumerate(_pictures(path)) if k in wanted]
+    return [frame.to_ndarray(format="rgb24") for k, frame in enumerate(_frames(path)) if k in positions]
 
 
-def spread(count: int, most: int) -> list[int]:
-    """The positions of at most so many frames out of a number: the middles of equally long pieces."""
-    kept = min(count, most)
-    return [(2 * k + 1) * count // (2 * kept) for k in range(kept)]
+def evenly_spaced(total: int, count: int) -> list[int]:
+    """At most ``count`` positions among ``total``: the middles of equally long pieces."""
+    pieces = min(total, count)
+    return [(2 * k + 1) * total // (2 * pieces) for k in range(pieces)]
 
 
-def _pictures(path: Path) -> Iterator[Any]:
-    with opened(path) as media:
+def _frames(path: Path) -> Iterator[Any]:
+    with open_media(path) as media:
         if not media.streams.video:
-            raise FedapmError(f"{path} has no video track; it is another file than it should be.")
-        yield from decoded(media, media.streams.video[0])
+            raise FedapmError(f"{path} has no video track; fetch it again or leave it out.")
+        yield from decode(media, media.streams.video[0])

@@ -1,4 +1,4 @@
-"""What CIFAR-10 and CIFAR-100 share: 32×32 pictures, published as rows of bytes and as pickles."""
+"""What CIFAR-10 and CIFAR-100 share: 32×32 images, published as rows of bytes and as pickles."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from fedapm.data.dataset import Labels, Pool, Source
-from fedapm.data.sets.pictures import PictureSet
+from fedapm.data.sets.files import Array, read_bytes
+from fedapm.data.sets.images import ImageSet
 from fedapm.errors import FedapmError
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -30,22 +29,22 @@ class Layout:
     version: str
     folder: str
     archive: str
-    ending: str
-    """What follows the name of a file."""
+    suffix: str
+    """The suffix of its files."""
 
 
-class CIFAR(PictureSet):
-    """Pictures and classes from the files of either layout, in the original order."""
+class CIFAR(ImageSet):
+    """Reads either layout, in the original order."""
 
     title: ClassVar[str]
     binary: ClassVar[Layout]
     python: ClassVar[Layout]
     files: ClassVar[Mapping[str, int]]
-    """The files without their endings, in order, and how many pictures are published in each."""
-    marks: ClassVar[int]
-    """Bytes before each picture of the binary version; the last of them is the class."""
-    key: ClassVar[str]
-    """What the python version calls the classes of the pictures."""
+    """The files without their suffixes, in order, and the number of images in each."""
+    label_bytes: ClassVar[int]
+    """Bytes before each image of the binary version; the last of them is the class."""
+    label_key: ClassVar[str]
+    """The key of the classes in the python version."""
     count: ClassVar[int]
     """The number of classes."""
 
@@ -53,9 +52,9 @@ class CIFAR(PictureSet):
     def class_names(self, folder: Path, layout: Layout) -> tuple[str, ...]:
         """The names of the classes, in order."""
 
-    def pictures(self, source: Source) -> Pool:
-        """All pictures as bytes."""
-        folder, layout = self._place(source.folder(self.name))
+    def read_images(self, source: Source) -> Pool:
+        """All images as bytes."""
+        folder, layout = self._locate(source.folder(self.name))
         names = self.class_names(folder, layout)
         pixels = np.empty((sum(self.files.values()), PIXELS), np.uint8)
         targets, end = [], 0
@@ -67,53 +66,50 @@ class CIFAR(PictureSet):
         return Pool(torch.from_numpy(np.concatenate(targets)), names, ("image",), inputs=(inputs,))
 
     def labels(self, source: Source) -> Labels:
-        """The classes of all pictures."""
-        folder, layout = self._place(source.folder(self.name))
+        """The classes of all images."""
+        folder, layout = self._locate(source.folder(self.name))
         targets = [classes for classes, _ in self._parts(folder, layout)]
         return Labels(torch.from_numpy(np.concatenate(targets)), self.class_names(folder, layout), ("image",))
 
-    def unpickled(self, path: Path, largest: int) -> dict[Any, Any]:
-        """What a file of the python version holds, where arrays are :class:`Rows`."""
-        if (size := path.stat().st_size) > largest:
+    def unpickle(self, path: Path, max_bytes: int) -> dict[Any, Any]:
+        """The content of a file of the python version; its arrays are :class:`ByteArray`."""
+        if (size := path.stat().st_size) > max_bytes:
             raise FedapmError(f"{path} has {size} bytes, too many for {self.title}; it is another file.")
         try:
-            content = Unpickler(contents(path)).load()
+            content = RestrictedUnpickler(read_bytes(path, self._advice(self.python))).load()
             if isinstance(content, dict):
                 return content
-        except Refused as refused:
+        except ForbiddenName as error:
             raise FedapmError(
-                f"{path} asks to run {refused}, which no file of {self.title} does; it was not opened. "
-                f"Fetch {self.python.archive} again."
+                f"{path} asks to run {error}, which no file of {self.title} does; it was not opened. Fetch "
+                f"{self.python.archive} again."
             ) from None
         except FedapmError:
             raise
-        except Exception:  # bytes that are no pickle make the reader fail in almost every way there is
+        except Exception:  # bytes that are no pickle raise almost any exception
             pass
         raise FedapmError(f"{path} is damaged or another file; unpack {self.python.archive} again.")
 
-    def _place(self, root: Path) -> tuple[Path, Layout]:
+    def _locate(self, root: Path) -> tuple[Path, Layout]:
         layouts, first = (self.binary, self.python), next(iter(self.files))
         for layout in layouts:
             for folder in (root, root / layout.folder):
-                if (folder / (first + layout.ending)).is_file():
+                if (folder / (first + layout.suffix)).is_file():
                     return folder, layout
-        # no layout is there with its first file, so the error will name that file in the folder that was meant
+        # neither layout has its first file; reading fails and names it in the most likely folder
         for layout in layouts:
             if root.resolve().name == layout.folder:
                 return root, layout
-        meant = [layout for layout in layouts if (root / layout.folder).is_dir()]
-        layout = (meant or layouts)[0]
+        present = [layout for layout in layouts if (root / layout.folder).is_dir()]
+        layout = (present or layouts)[0]
         return root / layout.folder, layout
 
     def _parts(self, folder: Path, layout: Layout) -> Iterator[tuple[Array, Array]]:
-        read = self._binary if layout is self.binary else self._pickled
+        read = self._read_binary if layout is self.binary else self._read_pickle
         for name, count in self.files.items():
-            path = folder / (name + layout.ending)
+            path = folder / (name + layout.suffix)
             if not path.is_file():
-                raise FedapmError(
-                    f"{path} is missing; unpack {self.title}'s {layout.version} version ({layout.archive}) so that "
-                    f"{layout.folder} is in the data root."
-                )
+                raise FedapmError(f"{path} is missing; {self._advice(layout)}.")
             classes, rows = read(path, count)
             if classes.max() >= self.count or classes.min() < 0:
                 where = "below 0" if classes.min() < 0 else f"above {self.count - 1}"
@@ -122,101 +118,97 @@ class CIFAR(PictureSet):
                 )
             yield classes, rows
 
-    def _binary(self, path: Path, count: int) -> tuple[Array, Array]:
-        width = self.marks + PIXELS
+    def _advice(self, layout: Layout) -> str:
+        return (
+            f"unpack {self.title}'s {layout.version} version ({layout.archive}) so that {layout.folder} is in the data "
+            f"root, or run: fedapm data get {self.name}"
+        )
+
+    def _read_binary(self, path: Path, count: int) -> tuple[Array, Array]:
+        width = self.label_bytes + PIXELS
         if (size := path.stat().st_size) != count * width:
             raise FedapmError(f"{path} has {size} bytes instead of {count * width}; it is cut off or another file.")
-        rows = np.frombuffer(contents(path), np.uint8).reshape(count, width)
-        return rows[:, self.marks - 1].astype(np.int64), rows[:, self.marks :]
+        rows = np.frombuffer(read_bytes(path, self._advice(self.binary)), np.uint8).reshape(count, width)
+        return rows[:, self.label_bytes - 1].astype(np.int64), rows[:, self.label_bytes :]
 
-    def _pickled(self, path: Path, count: int) -> tuple[Array, Array]:
-        content = self.unpickled(path, largest=2 * count * PIXELS + 2**20)
-        data, classes = content.get("data"), content.get(self.key)
-        if not isinstance(data, Rows) or not isinstance(classes, list) or {type(k) for k in classes} != {int}:
-            raise FedapmError(f"{path} lacks pictures ('data') or classes ('{self.key}'); it is another file.")
+    def _read_pickle(self, path: Path, count: int) -> tuple[Array, Array]:
+        content = self.unpickle(path, max_bytes=2 * count * PIXELS + 2**20)
+        data, classes = content.get("data"), content.get(self.label_key)
+        if not isinstance(data, ByteArray) or not isinstance(classes, list) or {type(k) for k in classes} != {int}:
+            raise FedapmError(f"{path} lacks images ('data') or classes ('{self.label_key}'); it is another file.")
         if data.values.shape != (count, PIXELS) or len(classes) != count:
             raise FedapmError(
                 f"{path} holds {' × '.join(map(str, data.values.shape))} bytes and {len(classes)} classes instead of "
                 f"{count} × {PIXELS} and {count}; it is cut off or another file."
             )
-        # a number of any size may be in a pickle; one that is out of range only has to stay so
+        # a pickle may hold numbers of any size; clamped, those out of range stay out of range
         return np.array([min(max(k, -1), self.count) for k in classes], np.int64), data.values
 
 
-# Nothing else that is read from a disk is unpickled, because a pickle may name any function of any module and have it
-# called. Here it cannot: what a file names is never looked up, let alone imported. The five names that CIFAR's files
-# and copies of them hold mean the three classes below, which keep bytes and do nothing else; any other name ends the
-# reading before it has had an effect. Not even numpy's own reconstruction sees what the file says.
+# A pickle can call any function of any module, so no other file is unpickled. Here nothing is ever imported: the names
+# that occur in CIFAR's files stand for the three classes below, which only hold bytes, and any other name is an error.
 
 
-class Refused(Exception):
-    """A pickle names what CIFAR's files never do."""
+class ForbiddenName(Exception):
+    """A pickle contains a name that CIFAR's files do not."""
 
 
-class Kind:
-    """Stands for numpy's dtype: keeps the code of an array's values."""
+class DType:
+    """In place of numpy's dtype: holds its code."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         self.code = code
 
     def __setstate__(self, state: Any) -> None:
-        """Leave the rest, such as byte order, which single bytes do not have."""
+        """Ignore the rest, such as the byte order."""
 
 
-class Rows:
-    """Stands for numpy's array: bytes in some shape."""
+class ByteArray:
+    """In place of numpy's array: bytes in some shape."""
 
     def __init__(self, *_: Any) -> None:
         self.values: Array = np.empty(0, np.uint8)
 
     def __setstate__(self, state: Any) -> None:
-        """Take the bytes as numpy writes them: version, shape, kind, whether column by column, content."""
-        _, shape, kind, by_columns, content = state
-        if not isinstance(kind, Kind) or kind.code != "u1":
+        """Restore the state that numpy writes: version, shape, dtype, Fortran order, content."""
+        _, shape, dtype, fortran_order, content = state
+        if not isinstance(dtype, DType) or dtype.code != "u1":
             raise ValueError("not bytes")
         raw = content.encode("latin1") if isinstance(content, str) else content
-        self.values = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if by_columns else "C")
+        self.values = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran_order else "C")
 
 
-class Encoded(bytes):
-    """Stands for _codecs.encode, by which Python 3 writes bytes that Python 2 can read."""
+class EncodedBytes(bytes):
+    """In place of _codecs.encode, by which Python 3 pickles bytes for Python 2."""
 
-    def __new__(cls, text: str, encoding: str) -> Encoded:
-        """Encode text to the bytes it stands for."""
+    def __new__(cls, text: str, encoding: str) -> EncodedBytes:
+        """Encode text as bytes."""
         if encoding != "latin1":
             raise ValueError("not the encoding of bytes")
         return super().__new__(cls, text.encode("latin1"))
 
     def __setstate__(self, state: Any) -> None:
-        """Take nothing more."""
+        """Ignore any state."""
 
 
-ADMITTED = {
-    ("numpy.core.multiarray", "_reconstruct"): Rows,
-    ("numpy._core.multiarray", "_reconstruct"): Rows,
-    ("numpy", "ndarray"): Rows,
-    ("numpy", "dtype"): Kind,
-    ("_codecs", "encode"): Encoded,
+ALLOWED_NAMES = {
+    ("numpy.core.multiarray", "_reconstruct"): ByteArray,
+    ("numpy._core.multiarray", "_reconstruct"): ByteArray,
+    ("numpy", "ndarray"): ByteArray,
+    ("numpy", "dtype"): DType,
+    ("_codecs", "encode"): EncodedBytes,
 }
 
 
-class Unpickler(pickle.Unpickler):
-    """Reads what CIFAR's files hold (numbers, strings, lists, tables, arrays of bytes) and nothing else."""
+class RestrictedUnpickler(pickle.Unpickler):
+    """Reads numbers, strings, lists, dictionaries and arrays of bytes, and nothing else."""
 
     def __init__(self, content: bytes) -> None:
-        # Python 2 wrote text and bytes alike; latin1 keeps every byte as one character
+        # Python 2 wrote text and bytes alike; latin1 maps every byte to one character
         super().__init__(io.BytesIO(content), encoding="latin1")
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for a name; no module is ever imported."""
-        if (module, name) not in ADMITTED:
-            raise Refused(repr(f"{module}.{name}"[:80]))
-        return ADMITTED[module, name]
-
-
-def contents(path: Path) -> bytes:
-    """The bytes of a file, or one line that says why they cannot be had."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FedapmError(f"{path} cannot be read ({error.strerror}); check its permissions.") from None
+        """The class in place of a name; no module is imported."""
+        if (module, name) not in ALLOWED_NAMES:
+            raise ForbiddenName(repr(f"{module}.{name}"[:80]))
+        return ALLOWED_NAMES[module, name]

@@ -11,16 +11,16 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 class CIFAR10(CIFAR):
-    """60,000 pictures of ten classes."""
+    """60,000 images of ten classes."""
 
     name = "cifar10"
-    about = "CIFAR-10, 60,000 pictures of ten classes; needs --data-root"
+    about = "CIFAR-10, 60,000 images of ten classes; needs --data-root"
     title = "CIFAR-10"
     binary = Layout("binary", "cifar-10-batches-bin", "cifar-10-binary.tar.gz", ".bin")
     python = Layout("python", "cifar-10-batches-py", "cifar-10-python.tar.gz", "")
     files = {**{f"data_batch_{k}": 10_000 for k in range(1, 6)}, "test_batch": 10_000}
-    marks = 1
-    key = "labels"
+    label_bytes = 1
+    label_key = "labels"
     count = len(CLASSES)
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2470, 0.2435, 0.2616)

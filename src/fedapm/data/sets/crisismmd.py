@@ -1,24 +1,25 @@
-"""CrisisMMD v2.0 (Alam et al. 2018) as published: tweets with pictures from seven disasters of 2017."""
+"""CrisisMMD v2.0 (Alam et al. 2018) as published: tweets with images from seven disasters of 2017."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path, PurePosixPath
-from shlex import quote
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedapm.data.dataset import DataSet, Labels, Pool, Source
+from fedapm.data.dataset import Labels, Pool, Source
 from fedapm.data.download import Archive, Origin
 from fedapm.data.features import cache
 from fedapm.data.features.images import image_encoder
 from fedapm.data.features.text import text_encoder
-from fedapm.data.sets.pictures import decode
+from fedapm.data.sets.encoded import EncodedSet, ModalityFeatures
+from fedapm.data.sets.files import read_text
+from fedapm.data.sets.images import read_image
 from fedapm.errors import FedapmError, did_you_mean
 
 FOLDER = "CrisisMMD_v2.0"
@@ -37,29 +38,30 @@ CLASSES = (
     "vehicle_damage",
 )
 MODALITIES = ("image", "text")
+ADVICE = f"unpack CrisisMMD_v2.0.tar.gz in the data root and {SPLIT}.zip in {FOLDER}, or run: fedapm data get crisismmd"
 LINK = re.compile(r"https?://\S*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A tweet with one of its pictures."""
+    """A tweet with one of its images."""
 
     id: str
     text: str
-    """What was written, without links."""
+    """The text of the tweet, without links."""
     image: str
-    """The picture's path in the data set's folder."""
+    """The image's path in the data set's folder."""
     label: int
-    """The class of the picture."""
-    place: str
-    """The file and the line."""
+    """The class of the image."""
+    location: str
+    """The file and the line, for messages."""
 
 
-class CrisisMMD(DataSet):
-    """18,082 pairs of a tweet's text and a picture, by what the picture shows."""
+class CrisisMMD(EncodedSet):
+    """18,082 pairs of a tweet's text and an image, classified by the image."""
 
     name = "crisismmd"
-    about = "CrisisMMD, 18,082 tweets with text and picture, eight classes; needs --data-root"
+    about = "CrisisMMD, 18,082 tweets with text and image, eight classes; needs --data-root"
     origin = Origin(
         page="https://crisisnlp.qcri.org/crisismmd",
         license="CC BY-NC-SA 4.0; cite Alam, Ofli and Imran 2018",
@@ -87,89 +89,65 @@ class CrisisMMD(DataSet):
     encoders = MODALITIES
 
     def labels(self, source: Source) -> Labels:
-        """What each picture shows; pictures and texts are not touched."""
+        """The class of each image; images and texts are not read."""
         return Labels(_targets(rows(source.folder(self.name))), CLASSES, MODALITIES)
-
-    def prepare(self, source: Source) -> Path:
-        """Compute the features of all pictures and texts."""
-        known = rows(source.folder(self.name))
-        kinds = self._kinds(source, known)
-        for kind in kinds:
-            if not cache.complete(kind.folder, kind.items, kind.settings):
-                # weights that are missing are better known now than after the other features are done
-                kind.encoder()
-        for kind in kinds:
-            cache.prepare(kind.folder, kind.items, kind.settings, kind.encode, what=kind.what, progress=source.progress)
-        return source.feature_folder(self.name)
 
     def read(self, source: Source) -> Pool:
         """All pairs in the published order: training, development, test."""
-        known = rows(source.folder(self.name))
-        hint = _hint(self.name, source)
-        image, text = (
-            cache.load(kind.folder, kind.items, kind.settings, what=kind.what, hint=hint)
-            for kind in self._kinds(source, known)
-        )
-        lengths = torch.ones(len(known), dtype=torch.int64), text["length"]
-        return Pool(_targets(known), CLASSES, MODALITIES, inputs=(image["image"], text["text"], *lengths))
+        features = self.load_features(source)
+        targets = _targets(rows(source.folder(self.name)))
+        image_lengths = torch.ones(len(targets), dtype=torch.int64)
+        inputs = (features["image"], features["text"], image_lengths, features["length"])
+        return Pool(targets, CLASSES, MODALITIES, inputs=inputs)
 
-    def _kinds(self, source: Source, known: Sequence[Row]) -> tuple[_Kind, _Kind]:
-        base = dataset_folder(source.folder(self.name))
-        seeing, reading = image_encoder(source.image_encoder), text_encoder(source.text_encoder)
-        see = once(lambda: seeing(fetch_weights=source.fetch_weights))
-        understand = once(lambda: reading(fetch_weights=source.fetch_weights))
-        where = source.feature_folder(self.name)
+    def features(self, source: Source) -> Sequence[ModalityFeatures]:
+        """The features of all images and of all texts."""
+        root = source.folder(self.name)
+        table, folder = rows(root), dataset_folder(root)
+        of_images, of_texts = image_encoder(source.image_encoder), text_encoder(source.text_encoder)
+        load_images = once(lambda: of_images(fetch_weights=source.fetch_weights))
+        load_texts = once(lambda: of_texts(fetch_weights=source.fetch_weights))
         return (
-            _Kind(
-                f"pictures of {self.name}",
-                where / "image",
-                [_picture(base, row) for row in known],
-                dict(seeing.settings),
-                see,
-                lambda some: {"image": see().encode([known[k] for k in some], lambda row: _decoded(base, row))},
+            ModalityFeatures(
+                f"images of {self.name}",
+                source.feature_folder(self.name) / "image",
+                [_image_item(folder, row) for row in table],
+                dict(of_images.settings),
+                lambda some: {
+                    "image": load_images().encode([table[k] for k in some], lambda row: _read_image(folder, row))
+                },
+                load_images,
             ),
-            _Kind(
+            ModalityFeatures(
                 f"texts of {self.name}",
-                where / "text",
-                [cache.text_item(row.id, row.text) for row in known],
-                dict(reading.settings),
-                understand,
-                lambda some: understand()([known[k].text for k in some]),
+                source.feature_folder(self.name) / "text",
+                [cache.text_item(row.id, row.text) for row in table],
+                dict(of_texts.settings),
+                lambda some: load_texts()([table[k].text for k in some]),
+                load_texts,
             ),
         )
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """The features of one modality."""
-
-    what: str
-    folder: Path
-    items: Sequence[cache.Item]
-    settings: dict[str, Any]
-    encoder: Callable[[], Any]
-    encode: cache.Encode
 
 
 def dataset_folder(root: Path) -> Path:
-    """The data set's own folder, where the root is that folder or holds it."""
+    """The data set's folder: the root itself, or a folder in it."""
     return root if root.name == FOLDER or (root / SPLIT).is_dir() else root / FOLDER
 
 
 def rows(root: Path) -> list[Row]:
-    """All rows of the three files, in order."""
+    """All rows of the three tables, in order."""
     folder = dataset_folder(root) / SPLIT
     return [row for name in FILES for row in _rows(folder / name)]
 
 
 def without_links(text: str) -> str:
-    """A tweet's text without links, and with single spaces."""
+    """A tweet's text without links and repeated spaces."""
     return " ".join(LINK.sub(" ", text).split())
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    # only line feeds end a row: tweets hold other characters that Python takes for ends of lines
-    header, *lines = _text(path).split("\n")
+    # split at line feeds only: tweets hold other characters that str.splitlines takes for line ends
+    header, *lines = read_text(path, ADVICE).split("\n")
     columns = header.rstrip("\r").split("\t")
     missing = [column for column in COLUMNS if column not in columns]
     if missing:
@@ -177,8 +155,8 @@ def _rows(path: Path) -> Iterator[Row]:
             f"{path}, line 1: the column {missing[0]} is missing; this is not a table of {SPLIT}, unpack "
             f"{SPLIT}.zip again."
         )
-    places = [columns.index(column) for column in COLUMNS]
-    filled = False
+    positions = [columns.index(column) for column in COLUMNS]
+    has_rows = False
     for number, line in enumerate(lines, start=2):
         if not line.strip():
             continue
@@ -188,66 +166,39 @@ def _rows(path: Path) -> Iterator[Row]:
                 f"{path}, line {number} has {len(fields)} columns instead of {len(columns)}; it is cut off or was "
                 f"edited, unpack {SPLIT}.zip again."
             )
-        yield _row([fields[place] for place in places], f"{path}, line {number}")
-        filled = True
-    if not filled:
+        yield _row([fields[position] for position in positions], f"{path}, line {number}")
+        has_rows = True
+    if not has_rows:
         raise FedapmError(f"{path} holds no rows; unpack {SPLIT}.zip again.")
 
 
-def _row(fields: Sequence[str], place: str) -> Row:
+def _row(fields: Sequence[str], location: str) -> Row:
     key, text, image, label = (field.strip() for field in fields)
     if not label:
-        raise FedapmError(f"{place}: label_image is empty; give the row a class or remove it.")
+        raise FedapmError(f"{location}: label_image is empty; give the row a class or remove it.")
     if label not in CLASSES:
-        raise FedapmError(f"{place}: unknown class {label!r} in label_image; {did_you_mean(label, CLASSES)}")
+        raise FedapmError(f"{location}: unknown class {label!r} in label_image; {did_you_mean(label, CLASSES)}")
     path = PurePosixPath(image)
     if not image or path.is_absolute() or ".." in path.parts:
-        raise FedapmError(f"{place}: the image {image!r} is not a path in the data set's folder; repair or remove it.")
-    return Row(key, without_links(text), image, CLASSES.index(label), place)
+        raise FedapmError(f"{location}: the image {image!r} is no path in the data set's folder; repair or remove it.")
+    return Row(key, without_links(text), image, CLASSES.index(label), location)
 
 
-def _text(path: Path) -> str:
+def _targets(table: Sequence[Row]) -> Tensor:
+    return torch.tensor([row.label for row in table], dtype=torch.int64)
+
+
+def _image_item(folder: Path, row: Row) -> cache.Item:
     try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
+        return cache.file_item(row.image, folder / row.image)
+    except FedapmError as error:
         raise FedapmError(
-            f"{path} is missing; unpack CrisisMMD_v2.0.tar.gz in the data root and {SPLIT}.zip in {FOLDER}, or run: "
-            "fedapm data get crisismmd."
-        ) from None
-    except OSError as error:
-        raise FedapmError(f"{path} cannot be read ({error.strerror or error}).") from None
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise FedapmError(
-            f"{path}, line {line} is not UTF-8; the table was saved in another encoding, unpack {SPLIT}.zip again."
+            f"{row.location}: the image {str(error).rstrip('.')}; unpack {FOLDER}.tar.gz again."
         ) from None
 
 
-def _targets(known: Sequence[Row]) -> Tensor:
-    return torch.tensor([row.label for row in known], dtype=torch.int64)
-
-
-def _picture(base: Path, row: Row) -> cache.Item:
+def _read_image(folder: Path, row: Row) -> Any:
     try:
-        return cache.file_item(row.image, base / row.image)
+        return read_image(folder / row.image)
     except FedapmError as error:
-        raise FedapmError(f"{row.place}: the picture {str(error).rstrip('.')}; unpack {FOLDER}.tar.gz again.") from None
-
-
-def _decoded(base: Path, row: Row) -> Any:
-    try:
-        return decode(base / row.image)
-    except FedapmError as error:
-        raise FedapmError(f"{row.place}: {error}") from None
-
-
-def _hint(name: str, source: Source) -> str:
-    """The command that makes the features that are needed."""
-    command = f"run: fedapm data prepare {name} --data-root {quote(str(source.folder(name)))}"
-    for setting in ("image_encoder", "text_encoder", "cache"):
-        value = getattr(source, setting)
-        if value != getattr(Source, setting):
-            command += f" --{setting.replace('_', '-')} {quote(str(value))}"
-    return command
+        raise FedapmError(f"{row.location}: {error}") from None

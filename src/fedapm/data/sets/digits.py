@@ -1,14 +1,13 @@
-"""The bundled federation: handwritten digits read at twenty sites that do not quite agree.
+"""The bundled data set: handwritten digits at twenty sites whose data differ.
 
-The 1,797 pictures come with scikit-learn (Alpaydin and Kaynak 1998), so nothing is downloaded. Each site
+The 1,797 images come with scikit-learn (Alpaydin and Kaynak 1998), so nothing is downloaded. Each site
 
-- sees the ten classes in proportions of its own (Dirichlet label skew),
-- has a scanner of its own (contrast and brightness), and
-- keeps a code table of its own: two pairs of classes are exchanged against the other sites', as happens where
-  categories were numbered locally.
+- has its own proportions of the ten classes (Dirichlet label skew),
+- has its own scanner (contrast and brightness), and
+- has its own code table: two pairs of classes are swapped, as happens where categories are numbered locally.
 
-The pictures are worth sharing, because a site has about seventy of them to learn from. The codes are not: no single
-model can be right at two sites whose tables differ.
+Sites benefit from sharing what the images look like, because each has only about seventy of them. They cannot share the
+codes: no single model is right at two sites with different tables.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from fedapm.data.federation import Federation
 from fedapm.data.partition import Natural, Partitioner, PartitionRule
 from fedapm.errors import FedapmError
 
-EXCHANGED_PAIRS = 2
+SWAPPED_PAIRS = 2
 CONTRAST = (0.7, 1.3)
 BRIGHTNESS = (-0.15, 0.15)
 
@@ -44,42 +43,42 @@ class Digits(DataSet):
     }
 
     def read(self, source: Source) -> Pool:
-        """The pictures and what they show, before sites change them."""
+        """The images and their digits, before sites change them."""
         del source
-        x, y = pictures()
+        x, y = images()
         classes = tuple(map(str, range(10)))
         return Pool(torch.from_numpy(y), classes, ("image",), inputs=(torch.from_numpy(x),))
 
     def federation(self, source: Source, rule: PartitionRule, *, test_fraction: float, seed: int) -> Federation:
-        """The pictures dealt out to sites, as each site reads and codes them."""
+        """Distribute the images over sites, as each site scans and codes them."""
         del source
-        return federation(_dealing(rule), test_fraction=test_fraction, seed=seed)
+        return federation(_check_rule(rule), test_fraction=test_fraction, seed=seed)
 
     def index_federation(self, source: Source, rule: PartitionRule, *, test_fraction: float, seed: int) -> Federation:
-        """The sites with positions instead of pictures; what a picture counts as depends on the site's codes."""
+        """The same sites with positions instead of images; the classes are the site's codes."""
         del source
-        return federation(_dealing(rule), test_fraction=test_fraction, seed=seed, positions=True)
+        return federation(_check_rule(rule), test_fraction=test_fraction, seed=seed, positions=True)
 
 
-def _dealing(rule: PartitionRule) -> Partitioner:
+def _check_rule(rule: PartitionRule) -> Partitioner:
     if isinstance(rule, Natural):
         raise FedapmError("the samples of digits have no owner; choose another data.partition.")
     return rule
 
 
-def pictures() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """All pictures, with pixels between 0 and 1, and the digits they show."""
+def images() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """All images, with pixels from 0 to 1, and their digits."""
     table = _table()
     return (table[:, :-1] / 16).astype(np.float32), table[:, -1].astype(np.int64)
 
 
 @cache
 def _table() -> np.ndarray[Any, Any]:
-    """A row a picture: its pixels, and its digit."""
-    found = importlib.util.find_spec("sklearn")
-    for place in (found.submodule_search_locations or ()) if found is not None else ():
-        # reading the file takes a moment, importing scikit-learn more than a second
-        if (path := Path(place, "datasets", "data", "digits.csv.gz")).is_file():
+    """One row per image: its pixels and its digit."""
+    package = importlib.util.find_spec("sklearn")
+    for folder in (package.submodule_search_locations or ()) if package is not None else ():
+        # importing scikit-learn takes more than a second, reading the file does not
+        if (path := Path(folder, "datasets", "data", "digits.csv.gz")).is_file():
             return np.loadtxt(path, delimiter=",")
     from sklearn.datasets import load_digits
 
@@ -90,34 +89,39 @@ def _table() -> np.ndarray[Any, Any]:
 def federation(
     partitioner: Partitioner, *, test_fraction: float, seed: int, shift: bool = True, positions: bool = False
 ) -> Federation:
-    """The digits dealt out to sites; without the shift only the label skew is left.
+    """Distribute the digits over sites.
 
-    With ``positions`` a sample is its picture's position among all of them, and not the picture.
+    Args:
+        partitioner: Which site gets which image.
+        test_fraction: The share of each site's images that is held out for testing.
+        seed: Fixes the partition, the sites' scanners and codes, and the test split.
+        shift: Whether sites have their own scanners and codes, besides the label skew.
+        positions: Whether an input is the image's position instead of the image.
     """
-    x, y = pictures()
+    x, y = images()
     parts = partitioner(y, numpy_generator(seed, "partition"))
     sites = {}
     for site, index in enumerate(parts):
         values, codes = x[index], y[index]
         if shift:
             stream = numpy_generator(seed, "site", site)
-            values = scanned(values, stream)
+            values = scan(values, stream)
             codes = code_table(stream)[codes]
         sites[site] = (index if positions else values, codes)
-    made = Federation.from_clients(sites, test_fraction=test_fraction, seed=seed, name="digits")
-    return Federation(made.clients, made.name, modalities=("image",))
+    clients = Federation.from_clients(sites, test_fraction=test_fraction, seed=seed).clients
+    return Federation(clients, "digits", modalities=("image",))
 
 
-def scanned(values: np.ndarray[Any, Any], stream: np.random.Generator) -> np.ndarray[Any, Any]:
-    """The pictures as a site's scanner gives them."""
+def scan(values: np.ndarray[Any, Any], stream: np.random.Generator) -> np.ndarray[Any, Any]:
+    """The images as a site's scanner produces them."""
     contrast, brightness = stream.uniform(*CONTRAST), stream.uniform(*BRIGHTNESS)
     return (contrast * values + brightness).astype(np.float32)
 
 
 def code_table(stream: np.random.Generator) -> np.ndarray[Any, Any]:
-    """The code of each digit at a site: the digit itself but for two exchanged pairs."""
+    """The code of each digit at a site: the digit itself, except for two swapped pairs."""
     codes = np.arange(10)
-    chosen = stream.permutation(10)[: 2 * EXCHANGED_PAIRS].reshape(EXCHANGED_PAIRS, 2)
-    for a, b in chosen:
+    pairs = stream.permutation(10)[: 2 * SWAPPED_PAIRS].reshape(SWAPPED_PAIRS, 2)
+    for a, b in pairs:
         codes[[a, b]] = codes[[b, a]]
     return codes

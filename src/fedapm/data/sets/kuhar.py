@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedapm.data.dataset import DataSet, Pool, Source
 from fedapm.data.download import Archive, Origin
-from fedapm.data.sets.windows import Windows, cut, standardised, table
+from fedapm.data.sets.sensors import Recording, SensorSet, Windows, cut_windows, read_table, standardize_windows
 from fedapm.errors import FedapmError
 
 FOLDER = "Trimmed_interpolated_data"
@@ -19,19 +18,21 @@ CLASSES = tuple(folder.partition(".")[2] for folder in FOLDERS)
 COLUMNS = ("acc time", "acc x", "acc y", "acc z", "gyro time", "gyro x", "gyro y", "gyro z")
 ACC, GYRO = slice(1, 4), slice(5, 8)
 EVERY = 2
-"""Files are sampled at 100 Hz; every second row is 50 Hz."""
-LEFT_OUT = ("1101",)
+"""Files are sampled at 100 Hz; every second row makes 50 Hz."""
+EXCLUDED_PERSONS = ("1101",)
 
 
-class KUHAR(DataSet):
+class KUHAR(SensorSet):
     """Eight of the eighteen activities of KU-HAR, phone at the waist, by person.
 
-    Each window of 128 samples at 50 Hz (2.56 s) is standardised on each axis by itself, as in the paper. That takes
-    the direction of gravity away, so standing, sitting and lying differ only in how a person keeps still. Where one
-    sensor stopped before the other the published files go on with zeros; such rows are used as they are.
+    Each window of 128 samples at 50 Hz (2.56 s) is standardized on each axis separately, as in the paper. That removes
+    the direction of gravity, so standing, sitting and lying differ only in how a person keeps still. Where one sensor
+    stopped before the other, the published files continue with zeros; such rows are used as they are.
     """
 
     name = "ku-har"
+    title = "KU-HAR"
+    activities = CLASSES
     about = "KU-HAR, phone accelerometer and gyroscope, 8 activities, by person; needs --data-root"
     origin = Origin(
         page="https://doi.org/10.17632/45f952y38r.5",
@@ -49,53 +50,38 @@ class KUHAR(DataSet):
         ),
         by_hand=f"unpack 2.Trimmed_interpolated_data.zip in a folder {FOLDER} in the data root",
     )
-    defaults = {
-        "data": {"partition": "natural"},
-        "model": {"name": "har", "preset": "split_input"},
-        "solver": {"lr": 0.1, "momentum": 0.9, "batch_size": 50},
-        "engine": {"evaluate_every": 5, "fraction": 0.2},
-    }
+    defaults = {**SensorSet.defaults, "engine": {"evaluate_every": 5, "fraction": 0.2}}
 
-    def read(self, source: Source) -> Pool:
-        """All windows, by activity, then by file name."""
-        folder = located(source.folder(self.name))
-        files = recordings(folder)
-        parts = []
-        for done, (target, path) in enumerate(files, 1):
-            parts.append(recording(path, target))
-            source.progress("reading KU-HAR", done, len(files))
-        return Windows.joined(parts, folder).pool(CLASSES)
+    def locate(self, root: Path) -> Path | None:
+        """The folder of activities in a data root, or the root itself."""
+        for folder in (root, root / FOLDER, root / f"2.{FOLDER}"):
+            if any((folder / name).is_dir() for name in FOLDERS):
+                return folder
+        return None
 
+    def missing(self, root: Path) -> str:
+        """The error message if there are no recordings."""
+        return (
+            f"{root / FOLDER} is missing or has no folder such as {FOLDERS[0]}; unpack KU-HAR's "
+            f"2.Trimmed_interpolated_data.zip in {root / FOLDER}, or see: fedapm data get ku-har."
+        )
 
-def located(root: Path) -> Path:
-    """The folder of recordings in a data root, or the root itself if it is that folder."""
-    candidates = (root, root / FOLDER, root / f"2.{FOLDER}")
-    for folder in candidates:
-        if any((folder / name).is_dir() for name in FOLDERS):
-            return folder
-    raise FedapmError(
-        f"{root / FOLDER} is missing or has no folder such as {FOLDERS[0]}; unpack KU-HAR's "
-        f"2.Trimmed_interpolated_data.zip in {root / FOLDER}, or see: fedapm data get ku-har."
-    )
+    def recordings(self, folder: Path) -> list[Recording]:
+        """The recordings by activity, then by file name."""
+        recordings = []
+        for target, name in enumerate(FOLDERS):
+            if not (folder / name).is_dir():
+                raise FedapmError(f"{folder / name} is missing; unpack KU-HAR's 2.Trimmed_interpolated_data.zip again.")
+            for path in (folder / name).glob("[!.]*.csv"):
+                person = path.name.partition("_")[0]
+                if not (person.isascii() and person.isdigit()):
+                    raise FedapmError(f"{path} is not named <number of the person>_*.csv; move it elsewhere.")
+                if person not in EXCLUDED_PERSONS:
+                    recordings.append(Recording((target,), path, person, target))
+        return recordings
 
-
-def recordings(folder: Path) -> list[tuple[int, Path]]:
-    """The class and the file of each recording that is used, in order."""
-    found = []
-    for target, name in enumerate(FOLDERS):
-        if not (folder / name).is_dir():
-            raise FedapmError(f"{folder / name} is missing; unpack KU-HAR's 2.Trimmed_interpolated_data.zip again.")
-        for path in sorted((folder / name).glob("[!.]*.csv")):
-            person = path.name.partition("_")[0]
-            if not (person.isascii() and person.isdigit()):
-                raise FedapmError(f"{path} is not named <number of the person>_*.csv; move it elsewhere.")
-            if person not in LEFT_OUT:
-                found.append((target, path))
-    return found
-
-
-def recording(path: Path, target: int) -> Windows:
-    """The windows of one file."""
-    signal = table(path, COLUMNS, header=False).to_numpy()[::EVERY].T
-    acc, gyro = (standardised(cut(signal[axes])).astype(np.float32) for axes in (ACC, GYRO))
-    return Windows.of(acc, gyro, target, path.name.partition("_")[0])
+    def windows(self, recording: Recording) -> Windows:
+        """The windows of one file, standardized."""
+        signal = read_table(recording.path, COLUMNS, header=False).to_numpy()[::EVERY].T
+        acc, gyro = (standardize_windows(cut_windows(signal[axes])).astype(np.float32) for axes in (ACC, GYRO))
+        return Windows.of_recording(acc, gyro, recording.target, recording.owner)

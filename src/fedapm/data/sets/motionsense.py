@@ -7,30 +7,31 @@ from pathlib import Path
 
 import numpy as np
 
-from fedapm.data.dataset import DataSet, Pool, Source
 from fedapm.data.download import Archive, Origin
-from fedapm.data.sets.windows import Windows, cut, prepared, scaled, table
+from fedapm.data.sets.sensors import Recording, Scale, SensorSet, Windows, cut_windows, read_table
 from fedapm.errors import FedapmError
 
 FOLDER = "A_DeviceMotion_data"
-PREPARED = "motionsense.npz"
 CLASSES = ("dws", "ups", "sit", "std", "wlk", "jog")
 """Downstairs, upstairs, sitting, standing, walking, jogging."""
 GRAVITY, OWN, TURN = ([f"{what}.{axis}" for axis in "xyz"] for what in ("gravity", "userAcceleration", "rotationRate"))
-# of all windows of the published set; fixed, so that a person's data do not depend on who else is there
-ACC_MEAN, ACC_STD = (0.0382, 0.7980, -0.0997), (0.4481, 0.6343, 0.5197)
-GYRO_MEAN, GYRO_STD = (0.0054, 0.0148, 0.0129), (1.2908, 1.2246, 0.8061)
 
 
-class MotionSense(DataSet):
+class MotionSense(SensorSet):
     """Six activities of 24 people with a phone in the trouser pocket, at 50 Hz in windows of 128 samples.
 
-    The accelerometer's signal is what the sensor feels, in g: userAcceleration + gravity. It is scaled per axis by
-    the mean and the standard deviation of the whole data set, not of each window: a window's own mean is the
-    direction of gravity, which is what tells sitting from standing.
+    The accelerometer's signal is userAcceleration + gravity, in g. It is scaled per axis by the mean and the standard
+    deviation of the whole data set instead of each window's own: a window's mean is the direction of gravity, which
+    distinguishes sitting from standing.
     """
 
     name = "motionsense"
+    title = "MotionSense"
+    activities = CLASSES
+    windows_file = "motionsense.npz"
+    owner_format = "{:02d}"
+    acc_scale = Scale(mean=(0.0382, 0.7980, -0.0997), std=(0.4481, 0.6343, 0.5197))
+    gyro_scale = Scale(mean=(0.0054, 0.0148, 0.0129), std=(1.2908, 1.2246, 0.8061))
     about = "MotionSense, phone accelerometer and gyroscope, 6 activities of 24 people; needs --data-root"
     origin = Origin(
         page="https://github.com/mmalekzadeh/motion-sense",
@@ -43,63 +44,48 @@ class MotionSense(DataSet):
         ),
         by_hand=f"unpack data/A_DeviceMotion_data.zip so that {FOLDER} is in the data root",
     )
-    defaults = {
-        "data": {"partition": "natural"},
-        "model": {"name": "har", "preset": "split_input"},
-        "solver": {"lr": 0.1, "momentum": 0.9, "batch_size": 50},
-        "engine": {"evaluate_every": 5},
-    }
 
-    def read(self, source: Source) -> Pool:
-        """All windows by person, activity and trial; the published files where both are there."""
-        root = source.folder(self.name)
-        folder = located(root)
-        if folder is None:
-            windows = prepared(root / PREPARED, CLASSES, "{:02d}")
-        else:
-            files = recordings(folder)
-            parts = []
-            for done, (person, target, _, path) in enumerate(files, 1):
-                parts.append(recording(path, target, f"{person:02d}"))
-                source.progress("reading MotionSense", done, len(files))
-            windows = Windows.joined(parts, folder)
-        acc, gyro = scaled(windows.acc, ACC_MEAN, ACC_STD), scaled(windows.gyro, GYRO_MEAN, GYRO_STD)
-        return Windows(acc, gyro, windows.targets, windows.owners).pool(CLASSES)
-
-
-def located(root: Path) -> Path | None:
-    """The folder of recordings; None where there is only the file of windows."""
-    # the copy on Kaggle has the folder inside a folder of the same name
-    for folder in (root / FOLDER / FOLDER, root / FOLDER, root):
-        if any(any(folder.glob(f"{activity}_*/")) for activity in CLASSES):
-            return folder
-    if (root / PREPARED).is_file():
+    def locate(self, root: Path) -> Path | None:
+        """The folder of activities in a data root, or the root itself."""
+        # the copy on Kaggle has the folder inside a folder of the same name
+        for folder in (root / FOLDER / FOLDER, root / FOLDER, root):
+            if any(any(folder.glob(f"{activity}_*/")) for activity in CLASSES):
+                return folder
         return None
-    raise FedapmError(
-        f"{root / FOLDER} is missing or has no folder such as {CLASSES[0]}_1; unpack MotionSense's {FOLDER}.zip in "
-        f"{root}, or see: fedapm data get motionsense."
-    )
 
+    def missing(self, root: Path) -> str:
+        """The error message if there are neither recordings nor windows."""
+        return (
+            f"{root / FOLDER} is missing or has no folder such as {CLASSES[0]}_1; unpack MotionSense's {FOLDER}.zip in "
+            f"{root}, or see: fedapm data get motionsense."
+        )
 
-def recordings(folder: Path) -> list[tuple[int, int, int, Path]]:
-    """The person, class, trial and file of each recording, in order."""
-    found = []
-    for target, activity in enumerate(CLASSES):
-        trials = [(p, m) for p in folder.glob(f"{activity}_*/") if (m := re.fullmatch(r"[a-z]+_([0-9]{1,4})", p.name))]
-        if not trials:
-            raise FedapmError(f"{folder} has no folder {activity}_<trial>; unpack MotionSense's {FOLDER}.zip again.")
-        for trial, number in trials:
-            for path in trial.glob("[!.]*.csv"):
-                person = re.fullmatch(r"sub_([0-9]{1,4})\.csv", path.name)
-                if person is None:
-                    raise FedapmError(f"{path} is not named sub_<person>.csv; move it elsewhere.")
-                found.append((int(person[1]), target, int(number[1]), path))
-    return sorted(found)
+    def recordings(self, folder: Path) -> list[Recording]:
+        """The recordings by person, activity and trial."""
+        recordings = []
+        for target, activity in enumerate(CLASSES):
+            trials = [
+                (path, int(match[1]))
+                for path in folder.glob(f"{activity}_*/")
+                if (match := re.fullmatch(r"[a-z]+_([0-9]{1,4})", path.name))
+            ]
+            if not trials:
+                raise FedapmError(
+                    f"{folder} has no folder {activity}_<trial>; unpack MotionSense's {FOLDER}.zip again."
+                )
+            for trial_folder, trial in trials:
+                for path in trial_folder.glob("[!.]*.csv"):
+                    match = re.fullmatch(r"sub_([0-9]{1,4})\.csv", path.name)
+                    if match is None:
+                        raise FedapmError(f"{path} is not named sub_<person>.csv; move it elsewhere.")
+                    person = int(match[1])
+                    owner = self.owner_format.format(person)
+                    recordings.append(Recording((person, target, trial), path, owner, target))
+        return recordings
 
-
-def recording(path: Path, target: int, owner: str) -> Windows:
-    """The windows of one file, in g and radians a second."""
-    read = table(path, [*GRAVITY, *OWN, *TURN], header=True)
-    acc = read[OWN].to_numpy() + read[GRAVITY].to_numpy()
-    acc, gyro = (cut(signal.T).astype(np.float32) for signal in (acc, read[TURN].to_numpy()))
-    return Windows.of(acc, gyro, target, owner)
+    def windows(self, recording: Recording) -> Windows:
+        """The windows of one file, in g and radians per second."""
+        table = read_table(recording.path, [*GRAVITY, *OWN, *TURN], header=True)
+        signals = (table[OWN].to_numpy() + table[GRAVITY].to_numpy(), table[TURN].to_numpy())
+        acc, gyro = (cut_windows(signal.T).astype(np.float32) for signal in signals)
+        return Windows.of_recording(acc, gyro, recording.target, recording.owner)

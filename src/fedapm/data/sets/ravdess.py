@@ -1,19 +1,17 @@
 """RAVDESS (Livingstone and Russo 2018), the speech part: 24 actors say two sentences in eight emotions.
 
-The data root holds either of two things. The first wins where both are there, because it is what was published.
+The data root holds one of two layouts; if both are there, the first is used.
 
 - The published clips, ``Actor_01/03-01-05-01-01-01-01.wav`` and so on. Their features are computed once, by
   ``fedapm data prepare ravdess``.
-- ``ravdess.npz``, log-mel frames that somebody computed already: ``logmel`` (frames of all clips, bands), ``offsets``
-  (where each clip begins, and the end), ``actor`` and ``emotion`` of each clip, and ``emotions``, their names. It is
-  read as it is, and nothing has to be prepared.
+- ``ravdess.npz``, precomputed log-mel frames: ``logmel`` (frames of all clips, bands), ``offsets`` (the start of each
+  clip, and the end of the last), ``actor`` and ``emotion`` of each clip, and ``emotions``, their names. Nothing has to
+  be prepared.
 """
 
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,21 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapm.data.dataset import DataSet, Labels, Pool, Source
+from fedapm.data.dataset import Labels, Pool, Source
 from fedapm.data.download import Archive, Origin
 from fedapm.data.features import audio, cache
+from fedapm.data.sets.encoded import EncodedSet, ModalityFeatures
+from fedapm.data.sets.files import Array, read_npz
 from fedapm.errors import FedapmError
 
 FOLDERS = ("ravdess", "RAVDESS", "Audio_Speech_Actors_01-24")
 FRAMES_FILE = "ravdess.npz"
 NAME = re.compile(r"(\d\d)-(\d\d)-(\d\d)-(\d\d)-(\d\d)-(\d\d)-(\d\d)", re.ASCII)
-SOUND_ONLY, SPEECH = "03", "01"
-DESCRIBED = ("offsets", "actor", "emotion", "emotions")
-DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, MemoryError, RuntimeError)
-WHAT = "sound of ravdess"
+AUDIO_ONLY, SPEECH = "03", "01"
+METADATA = ("offsets", "actor", "emotion", "emotions")
 EMOTIONS = ("neutral", "calm", "happy", "sad", "angry", "fearful", "disgust", "surprised")
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class Clip:
     emotion: int
 
 
-class RAVDESS(DataSet):
+class RAVDESS(EncodedSet):
     """1,440 clips of speech by 24 actors in eight emotions."""
 
     name = "ravdess"
@@ -63,7 +59,7 @@ class RAVDESS(DataSet):
             Archive(
                 "https://zenodo.org/records/1188976/files/Audio_Speech_Actors_01-24.zip",
                 "md5:bc696df654c87fed845eb13823edef8a",
-                # the last folder of the archive, so that one unpacked in part does not pass for all of it
+                # the last folder of the archive, so that a partly unpacked one is not taken for complete
                 creates="ravdess/Actor_24",
                 unpack_in="ravdess",
             ),
@@ -76,57 +72,51 @@ class RAVDESS(DataSet):
         "engine": {"fraction": 0.3},
     }
 
-    def __init__(self, sound: audio.Kind = "mfcc") -> None:
-        self.sound = sound
+    def __init__(self, audio_features: audio.Kind = "mfcc") -> None:
+        self.audio_features = audio_features
 
     def read(self, source: Source) -> Pool:
-        """All clips, by the names of their files or in the order of ``ravdess.npz``."""
-        found = located(source.folder(self.name))
-        if found.is_file():
-            content = arrays(found, ("logmel", *DESCRIBED))
-            return Pool(**_described(found, content), inputs=padded(found, content))
-        listed = clips(found)
-        kept = cache.load(
-            source.feature_folder(self.name),
-            items(listed),
-            audio.settings(self.sound),
-            what=WHAT,
-            hint="run: fedapm data prepare ravdess.",
-        )
-        return Pool(**_named(listed), inputs=(kept["audio"], kept["audio_length"]))
+        """All clips, by file name or in the order of ``ravdess.npz``."""
+        path = locate(source.folder(self.name))
+        if path.is_file():
+            arrays = read_npz(path, ("logmel", *METADATA))
+            return Pool(**_labels_of_arrays(path, arrays), inputs=pad_frames(path, arrays))
+        features = self.load_features(source)
+        return Pool(**_labels_of_clips(clips(path)), inputs=(features["audio"], features["audio_length"]))
 
     def labels(self, source: Source) -> Labels:
-        """Emotions and actors alone, without any sound."""
-        found = located(source.folder(self.name))
-        if found.is_file():
-            return Labels(**_described(found, arrays(found, DESCRIBED)))
-        return Labels(**_named(clips(found)))
+        """Emotions and actors, without the audio."""
+        path = locate(source.folder(self.name))
+        if path.is_file():
+            return Labels(**_labels_of_arrays(path, read_npz(path, METADATA)))
+        return Labels(**_labels_of_clips(clips(path)))
 
-    def prepare(self, source: Source) -> Path | None:
-        """Compute the features of the published clips; there is nothing to do for ``ravdess.npz``."""
-        found = located(source.folder(self.name))
-        if found.is_file():
-            return None
-        listed = clips(found)
-        return cache.prepare(
-            source.feature_folder(self.name),
-            items(listed),
-            audio.settings(self.sound),
-            lambda chosen: audio.encoded([listed[k].path for k in chosen], self.sound),
-            what=WHAT,
-            progress=source.progress,
+    def features(self, source: Source) -> Sequence[ModalityFeatures]:
+        """The features of the published clips; none for ``ravdess.npz``, which holds features."""
+        path = locate(source.folder(self.name))
+        if path.is_file():
+            return ()
+        published = clips(path)
+        return (
+            ModalityFeatures(
+                f"audio of {self.name}",
+                source.feature_folder(self.name),
+                items(published),
+                audio.settings(self.audio_features),
+                lambda some: audio.encode([published[k].path for k in some], self.audio_features),
+            ),
         )
 
 
-def located(root: Path) -> Path:
-    """The folder with the published clips, or else the file with frames."""
-    places = [root, *(root / name for name in FOLDERS)]
-    for place in places:
-        if any(place.glob("Actor_*")):
-            return place
-    for place in places:
-        if (place / FRAMES_FILE).is_file():
-            return place / FRAMES_FILE
+def locate(root: Path) -> Path:
+    """The folder with the published clips, or else the file of precomputed frames."""
+    folders = [root, *(root / name for name in FOLDERS)]
+    for folder in folders:
+        if any(folder.glob("Actor_*")):
+            return folder
+    for folder in folders:
+        if (folder / FRAMES_FILE).is_file():
+            return folder / FRAMES_FILE
     raise FedapmError(
         f"{root} has neither RAVDESS's folders Actor_01, Actor_02, … nor {FRAMES_FILE}; unpack "
         "Audio_Speech_Actors_01-24.zip there, or run: fedapm data get ravdess."
@@ -134,71 +124,53 @@ def located(root: Path) -> Path:
 
 
 def clips(folder: Path) -> list[Clip]:
-    """The published clips of speech, by the names of their files; songs and films are passed over."""
-    found: dict[str, Clip] = {}
+    """The published clips of speech, by file name; songs and videos are ignored."""
+    published: dict[str, Clip] = {}
     for path in sorted(folder.glob("Actor_*/**/*")):
-        # macOS leaves files of its own beside the real ones, with names that begin with a dot
+        # macOS adds files whose names begin with a dot
         if path.suffix.lower() != ".wav" or path.name.startswith("."):
             continue
         parts = NAME.fullmatch(path.stem)
         if parts is None or not 1 <= int(parts[3]) <= len(EMOTIONS):
             raise FedapmError(
-                f"{path} is not named as RAVDESS names its clips (03-01-05-01-01-01-12.wav); take it out of the folder."
+                f"{path} is not named as RAVDESS names its clips (03-01-05-01-01-01-12.wav); move it elsewhere."
             )
-        if (parts[1], parts[2]) != (SOUND_ONLY, SPEECH):
+        if (parts[1], parts[2]) != (AUDIO_ONLY, SPEECH):
             continue
-        if path.stem in found:
-            raise FedapmError(f"{path} is there twice, also as {found[path.stem].path}; take one of them out.")
-        found[path.stem] = Clip(path, actor=int(parts[7]), emotion=int(parts[3]) - 1)
-    if not found:
+        if path.stem in published:
+            raise FedapmError(f"{path} is a duplicate of {published[path.stem].path}; remove one of them.")
+        published[path.stem] = Clip(path, actor=int(parts[7]), emotion=int(parts[3]) - 1)
+    if not published:
         raise FedapmError(f"{folder} holds no clip of speech (Actor_01/03-01-….wav); fetch the speech part of RAVDESS.")
-    return [found[name] for name in sorted(found)]
+    return [published[name] for name in sorted(published)]
 
 
-def items(listed: Sequence[Clip]) -> list[cache.Item]:
-    """The clips as the cache knows them: by name, wherever they lie."""
-    for clip in listed:
+def items(published: Sequence[Clip]) -> list[cache.Item]:
+    """The clips as items of the feature cache, named by file without its folder."""
+    for clip in published:
         audio.check_media(clip.path)
-    return [cache.file_item(clip.path.name, clip.path) for clip in listed]
+    return [cache.file_item(clip.path.name, clip.path) for clip in published]
 
 
-def arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
-    """Some arrays of an npz file, and never a pickle."""
-    try:
-        # opened here, because NumPy leaves a file that it finds damaged open
-        with path.open("rb") as file:
-            kept = np.load(file, allow_pickle=False)
-            if not isinstance(kept, np.lib.npyio.NpzFile):
-                raise ValueError("a single array")
-            absent = [name for name in names if name not in kept.files]
-            found = {name: kept[name] for name in names if name not in absent}
-    except DAMAGE:
-        # what NumPy says here advises to trust the file, which is the last thing to do
-        raise FedapmError(f"{path} is damaged or no npz file of plain arrays; make or fetch it again.") from None
-    if absent:
-        raise FedapmError(f"{path} lacks the array {absent[0]!r}; it should hold logmel, {', '.join(DESCRIBED)}.")
-    return found
-
-
-def padded(path: Path, content: Mapping[str, Array]) -> tuple[Tensor, Tensor]:
-    """The frames of each clip, standardised like computed ones, and how many each has."""
-    frames, offsets = content["logmel"], content["offsets"]
+def pad_frames(path: Path, arrays: Mapping[str, Array]) -> tuple[Tensor, Tensor]:
+    """The frames of each clip, standardized and padded with zeros, and their numbers."""
+    frames, offsets = arrays["logmel"], arrays["offsets"]
     if frames.dtype.kind != "f" or frames.ndim != 2 or len(frames) != offsets[-1]:
-        raise FedapmError(f"{path}: logmel should be numbers in {offsets[-1]} rows, as offsets says; make it again.")
+        raise FedapmError(f"{path}: logmel should be numbers in {offsets[-1]} rows, as offsets says; create it again.")
     lengths = np.minimum(np.diff(offsets), audio.FRAMES)
     values = np.zeros((len(lengths), int(lengths.max()), frames.shape[1]), np.float16)
     for k, (start, length) in enumerate(zip(offsets, lengths, strict=False)):
         clip = frames[start : start + length]
         if not np.isfinite(clip).all():
-            raise FedapmError(f"{path}: clip {k} has NaN or infinite values; make the file again.")
-        values[k, :length] = audio.standardised(clip)
+            raise FedapmError(f"{path}: clip {k} has NaN or infinite values; create the file again.")
+        values[k, :length] = audio.standardize(clip)
     return torch.from_numpy(values), torch.from_numpy(lengths.astype(np.int64))
 
 
-def _described(path: Path, content: Mapping[str, Array]) -> dict[str, Any]:
-    offsets, actor, emotion, emotions = (content[name] for name in DESCRIBED)
+def _labels_of_arrays(path: Path, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    offsets, actor, emotion, emotions = (arrays[name] for name in METADATA)
     count = len(offsets) - 1 if offsets.ndim == 1 else 0
-    fits = (
+    consistent = (
         count > 0
         and all(values.dtype.kind in "iu" for values in (offsets, actor, emotion))
         and actor.shape == emotion.shape == (count,)
@@ -208,8 +180,8 @@ def _described(path: Path, content: Mapping[str, Array]) -> dict[str, Any]:
         and emotions.dtype.kind == "U"
         and 0 <= int(emotion.min()) <= int(emotion.max()) < len(emotions)
     )
-    if not fits:
-        raise FedapmError(f"{path}: {', '.join(DESCRIBED)} do not fit together; make the file again.")
+    if not consistent:
+        raise FedapmError(f"{path}: {', '.join(METADATA)} are inconsistent; create the file again.")
     return {
         "targets": torch.from_numpy(emotion.astype(np.int64)),
         "classes": tuple(map(str, emotions)),
@@ -218,10 +190,10 @@ def _described(path: Path, content: Mapping[str, Array]) -> dict[str, Any]:
     }
 
 
-def _named(listed: Sequence[Clip]) -> dict[str, Any]:
+def _labels_of_clips(published: Sequence[Clip]) -> dict[str, Any]:
     return {
-        "targets": torch.tensor([clip.emotion for clip in listed]),
+        "targets": torch.tensor([clip.emotion for clip in published]),
         "classes": EMOTIONS,
         "modalities": ("audio",),
-        "owners": np.array([f"{clip.actor:02d}" for clip in listed]),
+        "owners": np.array([f"{clip.actor:02d}" for clip in published]),
     }

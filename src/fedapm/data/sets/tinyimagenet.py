@@ -1,4 +1,4 @@
-"""TinyImageNet as published: the folder ``tiny-imagenet-200``, with training and validation pictures pooled."""
+"""TinyImageNet as published: the folder ``tiny-imagenet-200``, with training and validation images pooled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 from fedapm.data.dataset import Labels, Pool, Source
 from fedapm.data.download import Archive, Origin
 from fedapm.data.sets.cifar10 import CIFAR10
-from fedapm.data.sets.pictures import PictureSet, decode
+from fedapm.data.sets.files import read_text
+from fedapm.data.sets.images import ImageSet, read_image
 from fedapm.errors import FedapmError
 
 FOLDER = "tiny-imagenet-200"
@@ -22,19 +23,22 @@ SIDE = 64
 SUFFIXES = (".jpeg", ".jpg")
 NUMBER = re.compile(r"([0-9]{1,18})\.[a-z]+$", re.IGNORECASE)
 READERS = 4
-"""Threads that read and decode. More would wait for each other."""
-BETWEEN_NEWS = 500
-"""Pictures that are decoded between two reports of progress."""
+"""Threads that read and decode; more would wait for each other."""
+BLOCK = 500
+"""Images that are read between two reports of progress."""
 
-SearchResult = list[tuple[int, Path, str]]
-"""Of each picture its class, its folder and its name."""
+ImageList = list[tuple[int, Path, str]]
+"""The class, folder and name of each image."""
+ADVICE = (
+    "unpack tiny-imagenet-200.zip so that tiny-imagenet-200 is in the data root, or run: fedapm data get tinyimagenet"
+)
 
 
-class TinyImageNet(PictureSet):
-    """110,000 pictures of 200 classes, or as many as wnids.txt lists."""
+class TinyImageNet(ImageSet):
+    """110,000 images of 200 classes, or as many as wnids.txt lists."""
 
     name = "tinyimagenet"
-    about = "TinyImageNet, 110,000 pictures of 200 classes; needs --data-root and 8 GB of memory"
+    about = "TinyImageNet, 110,000 images of 200 classes; needs --data-root and 8 GB of memory"
     mean = (0.485, 0.456, 0.406)
     std = (0.229, 0.224, 0.225)
     origin = Origin(
@@ -57,42 +61,43 @@ class TinyImageNet(PictureSet):
     }
 
     def labels(self, source: Source) -> Labels:
-        """The classes, from the names of folders and the list of validation pictures; no picture is opened."""
-        names, found = find(source.folder(self.name))
-        return Labels(torch.tensor([target for target, _, _ in found]), names, ("image",))
+        """The classes, from the names of folders and the list of validation images; no image is opened."""
+        names, images = list_images(source.folder(self.name))
+        return Labels(torch.tensor([target for target, _, _ in images]), names, ("image",))
 
-    def pictures(self, source: Source) -> Pool:
-        """Training pictures, then validation pictures; of each the first class first, by the number in their names."""
-        names, found = find(source.folder(self.name))
-        pixels = np.empty((len(found), SIDE, SIDE, 3), np.uint8)
+    def read_images(self, source: Source) -> Pool:
+        """Training images, then validation images, each sorted by class and by the number in the file name."""
+        names, images = list_images(source.folder(self.name))
+        pixels = np.empty((len(images), SIDE, SIDE, 3), np.uint8)
         with ThreadPoolExecutor(READERS) as readers:
-            for start in range(0, len(found), BETWEEN_NEWS):
-                paths = [folder / name for _, folder, name in found[start : start + BETWEEN_NEWS]]
-                for place, picture in enumerate(readers.map(square, paths), start):
-                    pixels[place] = picture
-                source.progress("pictures", start + len(paths), len(found))
-        targets = torch.tensor([target for target, _, _ in found])
+            for start in range(0, len(images), BLOCK):
+                paths = [folder / name for _, folder, name in images[start : start + BLOCK]]
+                for position, image in enumerate(readers.map(read_square_image, paths), start):
+                    pixels[position] = image
+                source.progress("images", start + len(paths), len(images))
+        targets = torch.tensor([target for target, _, _ in images])
         return Pool(targets, names, ("image",), inputs=(torch.from_numpy(pixels).permute(0, 3, 1, 2),))
 
 
-def square(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """A picture of the one size all have."""
-    picture = decode(path)
-    if picture.shape != (SIDE, SIDE, 3):
-        height, width, _ = picture.shape
+def read_square_image(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Read an image, which must be 64×64."""
+    image = read_image(path)
+    if image.shape != (SIDE, SIDE, 3):
+        height, width, _ = image.shape
         raise FedapmError(f"{path} is {width}×{height} pixels instead of {SIDE}×{SIDE}; it is not TinyImageNet's.")
-    return picture
+    return image
 
 
-def find(root: Path) -> tuple[tuple[str, ...], SearchResult]:
-    """The names of the classes, and all pictures with their classes in an order that never changes."""
+def list_images(root: Path) -> tuple[tuple[str, ...], ImageList]:
+    """The names of the classes, and all images in a fixed order."""
     folder = root if root.resolve().name == FOLDER or (root / "wnids.txt").is_file() else root / FOLDER
-    wnids = listed(folder / "wnids.txt")
-    return named(wnids, folder / "words.txt"), [*trained(wnids, folder / "train"), *validated(wnids, folder / "val")]
+    wnids = read_wnids(folder / "wnids.txt")
+    images = [*training_images(wnids, folder / "train"), *validation_images(wnids, folder / "val")]
+    return class_names(wnids, folder / "words.txt"), images
 
 
-def listed(path: Path) -> dict[str, int]:
-    """The classes that wnids.txt lists, numbered."""
+def read_wnids(path: Path) -> dict[str, int]:
+    """The WordNet ids that wnids.txt lists, numbered."""
     wnids: dict[str, int] = {}
     for number, line in lines(path):
         if not line.isalnum():
@@ -105,8 +110,8 @@ def listed(path: Path) -> dict[str, int]:
     return wnids
 
 
-def named(wnids: dict[str, int], path: Path) -> tuple[str, ...]:
-    """What words.txt calls each class, the first word of several; the id where it says nothing."""
+def class_names(wnids: dict[str, int], path: Path) -> tuple[str, ...]:
+    """The first name of each class in words.txt; its id if there is none."""
     words = {}
     if path.is_file():
         for _, line in lines(path):
@@ -115,40 +120,40 @@ def named(wnids: dict[str, int], path: Path) -> tuple[str, ...]:
     return tuple(words.get(wnid) or wnid for wnid in wnids)
 
 
-def trained(wnids: dict[str, int], folder: Path) -> SearchResult:
-    """The training pictures, class by class."""
-    found: SearchResult = []
+def training_images(wnids: dict[str, int], folder: Path) -> ImageList:
+    """The training images, by class and number."""
+    images: ImageList = []
     for wnid, target in wnids.items():
-        place = folder / wnid / "images"
-        names = jpegs(place, f"the pictures of class {wnid} (listed in wnids.txt)")
-        found += [(target, place, name) for name in sorted(names, key=by_number)]
-    return found
+        subfolder = folder / wnid / "images"
+        names = jpegs(subfolder, f"the images of class {wnid} (listed in wnids.txt)")
+        images += [(target, subfolder, name) for name in sorted(names, key=by_number)]
+    return images
 
 
-def validated(wnids: dict[str, int], folder: Path) -> SearchResult:
-    """The validation pictures, class by class, as val_annotations.txt says what they show."""
-    notes, place = folder / "val_annotations.txt", folder / "images"
-    names = jpegs(place, "the validation pictures")
-    shown: dict[str, int] = {}
-    for number, line in lines(notes):
+def validation_images(wnids: dict[str, int], folder: Path) -> ImageList:
+    """The validation images, by class (from val_annotations.txt) and number."""
+    annotations, subfolder = folder / "val_annotations.txt", folder / "images"
+    names = jpegs(subfolder, "the validation images")
+    class_of: dict[str, int] = {}
+    for number, line in lines(annotations):
         name, wnid, *_ = (*line.split("\t"), "", "")
         if not wnid:
-            raise FedapmError(f"{notes}, line {number} should be a picture, a tab and its class, not {line[:80]!r}.")
+            raise FedapmError(f"{annotations}, line {number} should be an image, a tab and a class, not {line[:80]!r}.")
         if name not in names:
-            raise FedapmError(f"{notes}, line {number}: {name[:80]!r} is missing in {place}.")
+            raise FedapmError(f"{annotations}, line {number}: {name[:80]!r} is missing in {subfolder}.")
         if wnid not in wnids:
-            raise FedapmError(f"{notes}, line {number}: the class {wnid[:80]!r} is not in wnids.txt.")
-        if name in shown:
-            raise FedapmError(f"{notes}, line {number}: {name!r} has a line already; remove one of the two.")
-        shown[name] = wnids[wnid]
-    if silent := sorted(names - shown.keys()):
-        raise FedapmError(f"{notes} does not say what {silent[0]!r} shows; it is cut off or of another set.")
-    ordered = sorted(shown.items(), key=lambda item: (item[1], by_number(item[0])))
-    return [(target, place, name) for name, target in ordered]
+            raise FedapmError(f"{annotations}, line {number}: the class {wnid[:80]!r} is not in wnids.txt.")
+        if name in class_of:
+            raise FedapmError(f"{annotations}, line {number}: {name!r} has a line already; remove one of the two.")
+        class_of[name] = wnids[wnid]
+    if unlabeled := sorted(names - class_of.keys()):
+        raise FedapmError(f"{annotations} has no line for {unlabeled[0]!r}; it is cut off or of another data set.")
+    ordered = sorted(class_of.items(), key=lambda item: (item[1], by_number(item[0])))
+    return [(target, subfolder, name) for name, target in ordered]
 
 
 def jpegs(folder: Path, what: str) -> set[str]:
-    """The names of the pictures in a folder, without what file managers leave there."""
+    """The names of the images in a folder."""
     if not folder.is_dir():
         raise FedapmError(f"{folder} is missing, which should hold {what}; unpack tiny-imagenet-200.zip again.")
     with os.scandir(folder) as entries:
@@ -159,23 +164,13 @@ def jpegs(folder: Path, what: str) -> set[str]:
 
 
 def by_number(name: str) -> tuple[int, str]:
-    """Sorts n02124075_10.JPEG after n02124075_9.JPEG."""
+    """A sort key that puts n02124075_10.JPEG after n02124075_9.JPEG."""
     digits = NUMBER.search(name)
     return int(digits[1]) if digits else -1, name
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a text file that are not empty, and their numbers."""
-    if not path.is_file():
-        raise FedapmError(
-            f"{path} is missing; unpack tiny-imagenet-200.zip so that tiny-imagenet-200 is in the data root."
-        )
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise FedapmError(f"{path} is not text; unpack tiny-imagenet-200.zip again.") from None
-    except OSError as error:
-        raise FedapmError(f"{path} cannot be read ({error.strerror}); check its permissions.") from None
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(read_text(path, ADVICE).split("\n"), 1):
         if line.strip():
             yield number, line.strip()
