@@ -11,11 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedapm.report import filled_columns, summary_table
-from fedapm.report.card_text import as_markdown
+from fedapm.report.comparison.columns import Column, table_columns
 from fedapm.report.comparison.series import all_series, group_runs
 from fedapm.report.evaluated_on import judged_by, settings_of
-from fedapm.report.metrics import metrics_of
+from fedapm.report.metrics import MetricInfo, metrics_of
+from fedapm.report.numbers import in_scale_of, percent, plain
+from fedapm.report.templates import fill
 from fedapm.runs import provenance
 from fedapm.runs.files import read_json, write_atomic, write_json
 from fedapm.runs.layout import CARD, CARD_TEXT, CONFIG, ENGINE, ROUNDS, SWEEP_INFO, TIMINGS, TUNE_INFO
@@ -27,6 +31,9 @@ KINDS = {SWEEP_INFO: "sweep", TUNE_INFO: "tuning"}
 """The file that a command leaves beside its runs, and what it makes of the folder."""
 PLACES = ("data.root", "data.cache")
 """Settings that say where things lie on the user's disk."""
+MOST_ROWS, MOST_VALUES = 60, 20
+NAMES = {"run": "A run", "comparison": "A comparison", "sweep": "A sweep", "tuning": "A search for settings"}
+EVALUATED_ON = {"test": "test", "validation": "validation", "both": "test or validation"}
 
 
 def write_card(folder: Path, command: str | None = None) -> Path:
@@ -65,6 +72,42 @@ def card(folder: Path, command: str | None = None) -> dict[str, Any]:
         "versions": _versions(runs, ["optuna"] if any(folder.rglob(TUNE_INFO)) else []),
         "settings": _settings(runs, settings),
     }
+
+
+def as_markdown(card: Mapping[str, Any]) -> str:
+    """The card as a page to read.
+
+    Args:
+        card: What :func:`card` returned or ``card.json`` holds.
+    """
+    rows, hardware = card["scores"], card["hardware"]
+    memory = hardware["memory_bytes"]
+    known = table_columns([MetricInfo.of(metric) for metric in card["metrics"]])
+    return fill(
+        "card.md.j2",
+        card=card,
+        kind=NAMES.get(card["kind"], "An experiment"),
+        evaluated_on=EVALUATED_ON[card["judged_by"]],
+        engines=[name for name in card["engines"] if name != "unknown"],
+        columns=[column for column in known if any(column.field in row for row in rows)],
+        seeds=max((len(row["seeds"]) for row in rows), default=0),
+        machine={
+            "processor": hardware["processor"],
+            "cores": hardware["cores"],
+            "memory": f"{memory / 2**30:.1f} GiB" if memory is not None else None,
+            "graphics card": ", ".join(hardware.get("gpu", [])) or None,
+            "system": hardware["system"],
+            **card["versions"],
+        },
+        most_rows=MOST_ROWS,
+        most_values=MOST_VALUES,
+        digest=digest,
+        score=_score,
+        table_cell=_table_cell,
+        either=_either,
+        duration=_duration,
+        toml=_toml,
+    )
 
 
 def digest(folder: Path | str) -> str:
@@ -192,3 +235,41 @@ def _key(value: Any) -> str:
 def _order(value: Any) -> tuple[int, float, str]:
     number = isinstance(value, int | float)
     return (0, float(value), "") if number else (1, 0.0, str(value))
+
+
+def _score(cell: Mapping[str, float | None], column: Column) -> str:
+    mean, std = cell["mean"], cell["std"]
+    if mean is None:
+        return "–"
+    if column.percentage:
+        return percent(mean) + (f" ± {percent(std)}" if std is not None else "")
+    # what is the same in every seed, as bytes often are, has no spread to show
+    return plain(mean) + (f" ± {in_scale_of(std, mean)}" if std else "")
+
+
+def _table_cell(value: Any) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def _either(values: Sequence[int]) -> str:
+    return " or ".join(f"{value:,}" for value in values)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _toml(settings: Mapping[str, Any]) -> str:
+    """Settings by name as the tables of an experiment file."""
+    tables: dict[str, Any] = {}
+    for name, value in settings.items():
+        *outer, last = name.split(".")
+        inner = tables
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return tomli_w.dumps(tables).strip()

@@ -1,21 +1,35 @@
-"""The templates of all pages, and how they are filled in."""
+"""The templates of reports and cards, and how they are filled in."""
 
 from __future__ import annotations
 
-from importlib.resources import files
+from functools import cache
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from fedapm.report.numbers import counted, listed, plural
 
 
-def fill(name: str, **values: Any) -> str:
-    """A page, with the style that all pages have."""
-    made = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(_text)
+def fill(template: str, **context: Any) -> str:
+    """Render a template of this package; only HTML is escaped.
+
+    Args:
+        template: Its file name, such as ``page.html.j2``.
+        context: What the template may use.
+    """
+    return _environment().get_template(template).render(**context)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("fedapm.report"),
+        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    return made.get_template(name).render(css=Markup(_text("page.css")), **values)
-
-
-def _text(name: str) -> str:
-    return files("fedapm.report").joinpath("templates", name).read_text(encoding="utf-8")
+    environment.filters["code"] = "`{}`".format
+    environment.globals |= {"counted": counted, "listed": listed, "plural": plural}
+    return environment
