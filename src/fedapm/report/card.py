@@ -16,10 +16,11 @@ import tomli_w
 from fedapm.report import filled_columns, summary_table
 from fedapm.report.comparison.columns import Column, table_columns
 from fedapm.report.comparison.series import all_series, group_runs
-from fedapm.report.evaluated_on import judged_by, settings_of
+from fedapm.report.evaluated_on import evaluated_on
 from fedapm.report.metrics import MetricInfo, metrics_of
 from fedapm.report.numbers import in_scale_of, percent, plain
-from fedapm.report.templates import fill
+from fedapm.report.page import fill
+from fedapm.report.settings import flat_settings
 from fedapm.runs import provenance
 from fedapm.runs.files import read_json, write_atomic, write_json
 from fedapm.runs.layout import CARD, CARD_TEXT, CONFIG, ENGINE, ROUNDS, SWEEP_INFO, TIMINGS, TUNE_INFO
@@ -48,7 +49,7 @@ def card(folder: Path, command: str | None = None) -> dict[str, Any]:
     """What the card says, as plain JSON values."""
     runs = find_runs(folder)
     kind = _kind(folder, runs)
-    settings = [_flat(settings_of(run)) for run in runs]
+    settings = [flat_settings(run) for run in runs]
     shown = private(command) if command is not None else None
     return {
         "kind": kind,
@@ -57,7 +58,7 @@ def card(folder: Path, command: str | None = None) -> dict[str, Any]:
         "data": sorted({str(run.info.get("data")) for run in runs}),
         "clients": sorted({len(run.info["clients"]) for run in runs}),
         "samples": _samples(runs),
-        "judged_by": judged_by(runs),
+        "judged_by": evaluated_on(runs),
         "methods": {str(run.info["method"]): run.label for run in runs},
         "seeds": sorted({run.seed for run in runs}),
         "rounds": sorted({int(run.info.get("rounds", 0)) for run in runs}),
@@ -155,7 +156,7 @@ def _scores(runs: Sequence[Run]) -> list[dict[str, Any]]:
     for row in rows:
         about = {"label": row.label, "method": row.method, "seeds": list(row.seeds), "complete": complete[row.label]}
         cells = {c.field: {"mean": row.cell(c).mean, "std": row.cell(c).std} for c in columns if row.cell(c).values}
-        found.append(about | {"whole": row.whole} | (cells if complete[row.label] else {}))
+        found.append(about | {"whole": row.complete} | (cells if complete[row.label] else {}))
     return found
 
 
@@ -219,13 +220,6 @@ def _settings(runs: Sequence[Run], settings: Sequence[dict[str, Any]]) -> dict[s
             distinct = {_key(value): value for _, value in given}
             varying[name] = sorted(distinct.values(), key=_order)
     return {"common": common, "by_method": {m: found for m, found in by_method.items() if found}, "varying": varying}
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def _key(value: Any) -> str:

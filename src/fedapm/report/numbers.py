@@ -91,7 +91,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {plural(noun, count)}"
 
 
-def spread_of(values: list[int], join: str = "–") -> str:
+def value_range(values: list[int], join: str = "–") -> str:
     """The smallest and the largest of some whole numbers, or the one they all are."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,}{join}{high:,}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fedapm.report.comparison.columns import Estimate
 from fedapm.report.comparison.series import Group
-from fedapm.report.numbers import finite, spread_of
+from fedapm.report.numbers import finite, value_range
 from fedapm.runs.records import Run
 
 FEWEST = 5
@@ -47,7 +47,7 @@ def final_drifts(groups: Sequence[Group], names: dict[str, str]) -> FinalDrifts 
         return None
     windows = [len(_last_rounds(run)) for group in groups if group.label in names for run in group.runs]
     without = [entry.label for entry in found if not entry.drift.values]
-    return FinalDrifts(there, without, spread_of([window for window in windows if window], " to "))
+    return FinalDrifts(there, without, value_range([window for window in windows if window], " to "))
 
 
 def _final(run: Run) -> float | None:

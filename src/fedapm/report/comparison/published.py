@@ -15,7 +15,7 @@ from fedapm.report.evaluated_on import data_settings
 from fedapm.report.figures.curves import PublishedLine
 from fedapm.report.figures.style import Style
 from fedapm.report.metrics import MetricInfo
-from fedapm.report.numbers import spread_of
+from fedapm.report.numbers import value_range
 from fedapm.runs.records import Run
 
 SCORES = tuple(metric_column(MetricInfo.of(metric.describe())) for metric in (ACCURACY, F1, AUC))
@@ -79,7 +79,7 @@ def published_data(runs: Sequence[Run]) -> str | None:
 
 
 def published_lines(
-    name: str | None, quantity: Quantity, series: Sequence[Series], looks: dict[str, Style], last_round: int
+    name: str | None, quantity: Quantity, series: Sequence[Series], styles: dict[str, Style], last_round: int
 ) -> list[PublishedLine]:
     """The published curves of the methods in a figure, as far as its rounds go; each once."""
     if name is None or quantity.key not in DRAWN or (quantity.key == "drift" and name in OTHER_BLOCKS):
@@ -99,7 +99,7 @@ def published_lines(
         if points:
             rounds, heights = zip(*points, strict=True)
             found[one.group.method] = PublishedLine(
-                one.group.label, looks[one.name].colour, list(rounds), list(heights)
+                one.group.label, styles[one.name].color, list(rounds), list(heights)
             )
     return list(found.values())
 
@@ -137,5 +137,5 @@ def _about_curves(name: str) -> str:
         else "Their drift follows the formula used here, and like any drift it depends on the network, the split and "
         "the step size."
     )
-    seeds = spread_of([found.seeds for found in known], " to ")
+    seeds = value_range([found.seeds for found in known], " to ")
     return f"Published curves are means over {seeds} seeds. Their loss is left out of the figures: {loss}. {drift}"

@@ -43,8 +43,8 @@ class Group:
         return tuple(run for run in self.every_run if run.path not in counted)
 
     @property
-    def whole(self) -> bool:
-        """Whether every run went through; a method judged by its surviving seeds looks too good."""
+    def complete(self) -> bool:
+        """Whether every run finished; a method with only its finished seeds looks too good."""
         return all(run.complete for run in self.every_run)
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedapm.report.comparison.series import Group
-from fedapm.report.numbers import fixed, spread_of
+from fedapm.report.numbers import fixed, value_range
 from fedapm.runs.records import Run
 
 
@@ -99,4 +99,4 @@ def _count(entries: Sequence[dict[str, Any]], field: str) -> str:
     for entry in entries:
         value = entry.get(field)
         values += [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, int)]
-    return spread_of(values) if values else "–"
+    return value_range(values) if values else "–"

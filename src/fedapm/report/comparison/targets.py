@@ -43,7 +43,7 @@ class TargetRow:
     """When one model of one method is at the target; the estimates hold only the seeds that get there."""
 
     label: str
-    whole: bool
+    complete: bool
     rounds: Estimate
     megabytes: Estimate
     seeds: int
@@ -136,7 +136,7 @@ def _row(series: Series, target: Target) -> TargetRow | None:
     first = {run.seed: _first_round(series, run, target) for run in runs}
     return TargetRow(
         label=series.name,
-        whole=series.group.whole,
+        complete=series.group.complete,
         rounds=Estimate.of(first),
         megabytes=Estimate.of({run.seed: _sent_until(run, first[run.seed]) for run in runs}),
         seeds=len(runs),

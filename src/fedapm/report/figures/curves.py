@@ -46,12 +46,12 @@ class PublishedLine:
     """What somebody else published about a method: no seeds, no bytes, only a mean in each round."""
 
     name: str
-    colour: str
+    color: str
     rounds: list[int]
     values: list[float]
 
 
-def lines_of(quantity: Quantity, series: Sequence[Series], looks: dict[str, Style]) -> list[Line]:
+def lines_of(quantity: Quantity, series: Sequence[Series], styles: dict[str, Style]) -> list[Line]:
     """What a figure of this quantity shows; what belongs to a method and not to a model is drawn once."""
     found = []
     drawn: set[str] = set()
@@ -63,7 +63,7 @@ def lines_of(quantity: Quantity, series: Sequence[Series], looks: dict[str, Styl
             drawn.add(one.group.label)
             name = one.name if quantity.per_view else one.group.label
             scaled = _scaled(line, 100.0) if quantity.percentage else line
-            found.append(Line(name, looks[one.name], scaled, one.group.sends_nothing))
+            found.append(Line(name, styles[one.name], scaled, one.group.sends_nothing))
     return found
 
 
@@ -73,7 +73,7 @@ def draw_curves(
     """Mean over seeds as a line, smallest to largest seed as a band.
 
     Against bytes, a method that sends nothing has no place on the axis: its last value is a dashed level. Published
-    curves are thin, broken and without markers, in the colour of their method.
+    curves are thin, broken and without markers, in the color of their method.
     """
     levels = [by_bytes and line.sends_nothing for line in lines]
     labels = [line.level_name if level else line.name for line, level in zip(lines, levels, strict=True)]
@@ -88,11 +88,11 @@ def draw_curves(
     with drawing():
         figure, axes = new_figure(HEIGHT, labels, handles, columns)
         for other in published:
-            axes.plot(other.rounds, other.values, color=other.colour, linestyle=PUBLISHED_LINE, linewidth=1.0)
+            axes.plot(other.rounds, other.values, color=other.color, linestyle=PUBLISHED_LINE, linewidth=1.0)
             values += other.values
         for line, level in zip(lines, levels, strict=True):
             if level:
-                axes.axhline(line.curve.mean[-1], color=line.style.colour, linestyle="--", linewidth=1.3)
+                axes.axhline(line.curve.mean[-1], color=line.style.color, linestyle="--", linewidth=1.3)
             else:
                 _draw_line(axes, line, by_bytes)
         axes.set_xlabel("sent up and down by all clients (MB)" if by_bytes else "round")
@@ -126,9 +126,9 @@ def _legend_columns(lines: Sequence[Line], published: bool) -> int:
 
 def _handle(style: Style, level: bool) -> Line2D:
     if level:
-        return Line2D([], [], color=style.colour, linestyle="--", linewidth=1.3)
+        return Line2D([], [], color=style.color, linestyle="--", linewidth=1.3)
     face, line = style.face, style.line
-    return Line2D([], [], color=style.colour, linestyle=line, marker=style.marker, markerfacecolor=face)
+    return Line2D([], [], color=style.color, linestyle=line, marker=style.marker, markerfacecolor=face)
 
 
 def _draw_line(axes: Axes, line: Line, by_bytes: bool) -> None:
@@ -136,12 +136,12 @@ def _draw_line(axes: Axes, line: Line, by_bytes: bool) -> None:
     places = shown.megabytes if by_bytes else shown.rounds
     style = line.style
     if shown.seeds > 1:
-        axes.fill_between(places, shown.low, shown.high, color=style.colour, alpha=0.13, linewidth=0)
+        axes.fill_between(places, shown.low, shown.high, color=style.color, alpha=0.13, linewidth=0)
     every = max(1, math.ceil(len(places) / 7))
     axes.plot(
         places,
         shown.mean,
-        color=style.colour,
+        color=style.color,
         linestyle=style.line,
         marker=style.marker,
         markerfacecolor=style.face,

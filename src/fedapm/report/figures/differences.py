@@ -18,7 +18,7 @@ CUT_FROM = 6.0
 CUT_AT = 3.0
 
 
-def draw_differences(against: Against, looks: dict[str, Style], main: Column, name: str) -> Markup | None:
+def draw_differences(against: Against, styles: dict[str, Style], main: Column, name: str) -> Markup | None:
     """A dot for the mean, a whisker for the 95% interval; None where no two models share a seed.
 
     Two seeds give whiskers many times as long as the differences. They are cut where the dots would run into one,
@@ -33,7 +33,7 @@ def draw_differences(against: Against, looks: dict[str, Style], main: Column, na
         limit = _limit([found for _, found in shown])
         axes.axvline(0.0, color=INK, linewidth=1.0, zorder=1)
         for place, (label, found) in enumerate(shown):
-            _draw(axes, found, place, looks[label], limit, factor)
+            _draw(axes, found, place, styles[label], limit, factor)
         if limit is not None:
             axes.set_xlim(-1.06 * factor * limit, 1.06 * factor * limit)
         name_rows(axes, [label for label, _ in shown])
@@ -62,14 +62,14 @@ def _draw(axes: Axes, found: Difference, place: int, style: Style, limit: float 
         if limit is not None:
             for end, marker, edge in ((-low, "<", -limit), (high, ">", limit)):
                 if end > limit:
-                    axes.plot(factor * edge, place, marker, color=style.colour, markersize=5, clip_on=False)
+                    axes.plot(factor * edge, place, marker, color=style.color, markersize=5, clip_on=False)
             low, high = max(low, -limit), min(high, limit)
-        axes.plot([factor * low, factor * high], [place, place], color=style.colour, linewidth=2.0, alpha=0.75)
+        axes.plot([factor * low, factor * high], [place, place], color=style.color, linewidth=2.0, alpha=0.75)
     axes.plot(
         factor * found.mean,
         place,
         marker=style.marker,
-        color=style.colour,
+        color=style.color,
         markerfacecolor=style.face,
         markersize=6.5,
         zorder=3,

@@ -54,9 +54,9 @@ class RoundLine:
 
 def value_styles(count: int) -> list[Style]:
     """A look for each of some values in order: from dark to light, each with a marker of its own."""
-    colours = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.86, max(count, 1)))
+    colors = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.86, max(count, 1)))
     return [
-        Style(to_hex(colours[i]), MARKERS[i % len(MARKERS)], (4.0, 1.6) if i >= len(MARKERS) else (), False, i)
+        Style(to_hex(colors[i]), MARKERS[i % len(MARKERS)], (4.0, 1.6) if i >= len(MARKERS) else (), False, i)
         for i in range(count)
     ]
 
@@ -88,7 +88,7 @@ def draw_rounds(quantity: Quantity, lines: Sequence[RoundLine], name: str) -> Ma
     factor = 100.0 if quantity.percentage else 1.0
     labels = [line.name for line in lines]
     handles = [
-        Line2D([], [], color=line.style.colour, linestyle=line.style.line, marker=line.style.marker) for line in lines
+        Line2D([], [], color=line.style.color, linestyle=line.style.line, marker=line.style.marker) for line in lines
     ]
     with drawing():
         figure, axes = new_figure(HEIGHT, labels, handles, _legend_columns(labels))
@@ -107,18 +107,18 @@ def draw_rounds(quantity: Quantity, lines: Sequence[RoundLine], name: str) -> Ma
 def _handle(line: ValueLine, connected: bool) -> Line2D:
     style = line.style
     if line.level is not None:
-        return Line2D([], [], color=style.colour, linestyle="--", linewidth=1.3)
+        return Line2D([], [], color=style.color, linestyle="--", linewidth=1.3)
     dashes = style.line if connected else ""
-    return Line2D([], [], color=style.colour, linestyle=dashes, marker=style.marker, markerfacecolor=style.face)
+    return Line2D([], [], color=style.color, linestyle=dashes, marker=style.marker, markerfacecolor=style.face)
 
 
 def _draw_line(axes: Axes, line: ValueLine, factor: float, shift: float, connected: bool) -> None:
     style = line.style
     if line.level is not None and line.level.mean is not None:
         mean, std = factor * line.level.mean, factor * (line.level.std or 0.0)
-        axes.axhline(mean, color=style.colour, linestyle="--", linewidth=1.3)
+        axes.axhline(mean, color=style.color, linestyle="--", linewidth=1.3)
         if std:
-            axes.axhspan(mean - std, mean + std, color=style.colour, alpha=0.1, linewidth=0)
+            axes.axhspan(mean - std, mean + std, color=style.color, alpha=0.1, linewidth=0)
     there = [(place + shift, cell.mean, cell.std or 0.0) for place, cell in line.at if cell.mean is not None]
     if there:
         places, means, stds = zip(*there, strict=True)
@@ -126,7 +126,7 @@ def _draw_line(axes: Axes, line: ValueLine, factor: float, shift: float, connect
             places,
             factor * np.array(means),
             yerr=factor * np.array(stds) if any(stds) else None,
-            color=style.colour,
+            color=style.color,
             linestyle=style.line if connected else "",
             marker=style.marker,
             markerfacecolor=style.face,
@@ -138,7 +138,7 @@ def _draw_line(axes: Axes, line: ValueLine, factor: float, shift: float, connect
             [place + shift for place in line.diverged],
             [0.03] * len(line.diverged),
             transform=axes.get_xaxis_transform(),
-            color=style.colour,
+            color=style.color,
             linestyle="",
             marker="x",
             markeredgewidth=1.6,
@@ -152,10 +152,10 @@ def _draw_curve(axes: Axes, line: RoundLine, factor: float) -> None:
     rounds = np.array(curve.rounds)[kept]
     low, mean, high = (factor * np.array(values)[kept] for values in (curve.low, curve.mean, curve.high))
     if curve.seeds > 1:
-        axes.fill_between(rounds, low, high, color=style.colour, alpha=0.1, linewidth=0)
+        axes.fill_between(rounds, low, high, color=style.color, alpha=0.1, linewidth=0)
     every = max(1, -(-len(rounds) // 7))
     start = style.position * every // 5 % every
-    axes.plot(rounds, mean, color=style.colour, linestyle=style.line, marker=style.marker, markevery=(start, every))
+    axes.plot(rounds, mean, color=style.color, linestyle=style.line, marker=style.marker, markevery=(start, every))
 
 
 def _scale(axes: Axes, values: Sequence[float], may_be_log: bool) -> None:
