@@ -12,7 +12,7 @@ from typing import Literal
 
 from markupsafe import Markup
 from matplotlib.markers import MarkerStyle
-from matplotlib.path import Path as DataSummary
+from matplotlib.path import Path as MplPath
 
 from fedapm.report.comparison.series import Series
 
@@ -46,13 +46,13 @@ class Style:
 
 def assign_styles(series: Sequence[Series]) -> dict[str, Style]:
     """A style for each series by its name: methods differ in color and marker, their views in the line."""
-    found: dict[str, Style] = {}
+    styles: dict[str, Style] = {}
     turn: dict[str, int] = {}
-    for position, one in enumerate(series):
-        label = one.group.label
+    for position, model in enumerate(series):
+        label = model.group.label
         dashes: tuple[float, ...] = ()
-        view = one.group.views.index(one.view)
-        if one.alone:
+        view = model.group.views.index(model.view)
+        if model.alone:
             color, marker = ALONE_COLOR, ALONE_MARKER
         else:
             turn.setdefault(label, len(turn))
@@ -60,8 +60,8 @@ def assign_styles(series: Sequence[Series]) -> dict[str, Style]:
             dashes = SECOND_TIME if turn[label] >= len(COLORS) else ()
         if view:
             dashes = OTHER_VIEWS[(view - 1) % len(OTHER_VIEWS)]
-        found[one.name] = Style(color, marker, dashes, bool(view), position)
-    return found
+        styles[model.name] = Style(color, marker, dashes, bool(view), position)
+    return styles
 
 
 def swatch(style: Style) -> Markup:
@@ -81,10 +81,10 @@ def _markers() -> tuple[str, ...]:
 def _outline(marker: str) -> str:
     style = MarkerStyle(marker)
     path = style.get_path().transformed(style.get_transform())
-    letters = {DataSummary.MOVETO: "M", DataSummary.LINETO: "L", DataSummary.CURVE3: "Q", DataSummary.CURVE4: "C"}
+    letters = {MplPath.MOVETO: "M", MplPath.LINETO: "L", MplPath.CURVE3: "Q", MplPath.CURVE4: "C"}
     pieces = []
     for points, code in path.iter_segments(simplify=False):
-        if code == DataSummary.CLOSEPOLY:
+        if code == MplPath.CLOSEPOLY:
             pieces.append("Z")
             continue
         places = [f"{14 + 8.5 * x:.2f} {7 - 8.5 * y:.2f}" for x, y in points.reshape(-1, 2)]
