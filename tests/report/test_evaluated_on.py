@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedapm.report import summary_table
+from fedapm.report.comparison.sections.warnings import unequal_terms
 from fedapm.report.comparison.series import group_runs
-from fedapm.report.comparison.warnings import unequal_terms
 from fedapm.report.evaluated_on import evaluated_on, validation_share, wording
 from fedapm.runs.records import find_runs
 from tests.report.fake_runs import COMPARISON, Fake, tiny_run, write_comparison, write_fake

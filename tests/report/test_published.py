@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedapm.report.comparison.curves import OF_ROUNDS, of_metric
-from fedapm.report.comparison.published import SCORES, publication, published_data, published_lines
+from fedapm.report.comparison.sections.published import SCORES, publication, published_data, published_lines
+from fedapm.report.comparison.sections.warnings import data_notices
 from fedapm.report.comparison.series import all_series, group_runs
 from fedapm.report.comparison.summary import summary_table
-from fedapm.report.comparison.warnings import data_notices
 from fedapm.report.figures.style import assign_styles
 from fedapm.runs.records import find_runs
 from tests.report.fake_runs import ACCURACY as METRIC
@@ -108,7 +108,7 @@ def test_clients_that_draw_from_one_pool_are_said_to(tmp_path: Path) -> None:
     runs = find_runs(write_comparison(tmp_path, fakes, seeds=(1,)))
     found = publication(runs, summary_table(runs))
     assert found is not None
-    assert "training sample, as they do here" in found.why_not_comparable
+    assert "training sample of another, as they do here" in found.why_not_comparable
     (sentence,) = data_notices(runs)
     assert "which makes every method" in sentence
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedapm.errors import FedapmError
 from fedapm.report import Target, TargetRow, read_targets, target_tables
-from fedapm.report.comparison.targets import choose_targets, longest_gap
+from fedapm.report.comparison.sections.targets import choose_targets, longest_gap
 from fedapm.runs.records import find_runs
 from tests.report.fake_runs import ACCURACY, COMPARISON, TRAIN_LOSS, tiny_run, write_comparison, write_fake
 from tests.report.pages import Shown, check_markup, page_of, words_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ from fedapm.version import __version__
 KINDS = {SWEEP_INFO: "sweep", TUNE_INFO: "tuning"}
 """The file that a command leaves beside its runs, and what it makes of the folder."""
 PLACES = ("data.root", "data.cache")
-"""Settings that say where things lie on the user's disk."""
+"""Settings that are paths on the user's disk."""
 MOST_ROWS, MOST_VALUES = 60, 20
 NAMES = {"run": "A run", "comparison": "A comparison", "sweep": "A sweep", "tuning": "A search for settings"}
 EVALUATED_ON = {"test": "test", "validation": "validation", "both": "test or validation"}
@@ -69,7 +70,7 @@ def card(folder: Path, command: str | None = None) -> dict[str, Any]:
         "results": {"files": len(runs), "sha256": digest(folder)},
         "time": _time(folder, runs),
         "engines": _counts(_engine(run) for run in runs),
-        "hardware": provenance.hardware({str(one.get("engine.device", "cpu")) for one in settings}),
+        "hardware": provenance.hardware({str(table.get("engine.device", "cpu")) for table in settings}),
         "versions": _versions(runs, ["optuna"] if any(folder.rglob(TUNE_INFO)) else []),
         "settings": _settings(runs, settings),
     }
@@ -133,10 +134,7 @@ def _kind(folder: Path, runs: Sequence[Run]) -> str:
 
 
 def _counts(items: Iterable[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for item in items:
-        found[item] = found.get(item, 0) + 1
-    return dict(sorted(found.items()))
+    return dict(sorted(Counter(items).items()))
 
 
 def _samples(runs: Sequence[Run]) -> dict[str, list[int]]:
@@ -148,33 +146,33 @@ def _samples(runs: Sequence[Run]) -> dict[str, list[int]]:
 
 
 def _scores(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The main numbers of each model; none for a model of which no run went through."""
+    """The main numbers of each model; none for a model without a finished run."""
     rows = summary_table(runs)
     columns = filled_columns(rows)
-    complete = {one.name: sum(run.complete for run in one.group.every_run) for one in all_series(group_runs(runs))}
-    found = []
+    complete = {model.name: sum(r.complete for r in model.group.every_run) for model in all_series(group_runs(runs))}
+    scores = []
     for row in rows:
         about = {"label": row.label, "method": row.method, "seeds": list(row.seeds), "complete": complete[row.label]}
         cells = {c.field: {"mean": row.cell(c).mean, "std": row.cell(c).std} for c in columns if row.cell(c).values}
-        found.append(about | {"whole": row.complete} | (cells if complete[row.label] else {}))
-    return found
+        scores.append(about | {"whole": row.complete} | (cells if complete[row.label] else {}))
+    return scores
 
 
 def _time(folder: Path, runs: Sequence[Run]) -> dict[str, Any]:
     rounds = math.fsum(float(row.get("seconds", 0.0)) for run in runs for row in JsonLines(run.path / TIMINGS))
-    noted = command_times(folder)
+    recorded = command_times(folder)
     files = [path.stat().st_mtime for run in runs for path in (run.path / CONFIG, run.path / ROUNDS) if path.is_file()]
-    wall = math.fsum(one.wall_seconds for one in noted)
+    wall = math.fsum(entry.wall_seconds for entry in recorded)
     return {
-        "began": min(one.began for one in noted) if noted else _utc(min(files, default=0.0)),
-        "ended": max(one.ended for one in noted) if noted else _utc(max(files, default=0.0)),
-        "dates_from": "commands" if noted else "files",
+        "began": min(entry.began for entry in recorded) if recorded else _utc(min(files, default=0.0)),
+        "ended": max(entry.ended for entry in recorded) if recorded else _utc(max(files, default=0.0)),
+        "dates_from": "commands" if recorded else "files",
         "rounds_seconds": round(rounds, 3),
-        "wall_seconds": round(wall, 3) if noted else None,
-        "processor_seconds": round(math.fsum(one.processor_seconds for one in noted), 3) if noted else None,
-        "commands": len(noted),
+        "wall_seconds": round(wall, 3) if recorded else None,
+        "processor_seconds": round(math.fsum(entry.processor_seconds for entry in recorded), 3) if recorded else None,
+        "commands": len(recorded),
         # less than the rounds took by themselves means that a command was killed before it could note its time
-        "whole": bool(noted) and wall >= rounds,
+        "whole": bool(recorded) and wall >= rounds,
     }
 
 
@@ -189,12 +187,12 @@ def _engine(run: Run) -> str:
 
 def _versions(runs: Sequence[Run], more: Sequence[str]) -> dict[str, str]:
     """Installed versions, and for what the runs themselves recorded the versions they recorded."""
-    found = {"fedapm": __version__} | provenance.versions(more)
+    versions = {"fedapm": __version__} | provenance.versions(more)
     for name in ("fedapm", "python", "torch"):
         recorded = sorted({str(v) for run in runs if (v := _recorded(run, name)) is not None})
         if recorded:
-            found[name] = ", ".join(recorded)
-    return found
+            versions[name] = ", ".join(recorded)
+    return versions
 
 
 def _recorded(run: Run, name: str) -> Any:
@@ -204,12 +202,13 @@ def _recorded(run: Run, name: str) -> Any:
 def _settings(runs: Sequence[Run], settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The settings all runs share, those that go with the method, and those that vary within one."""
     apart = {*PLACES, "engine.seed", "algorithm.name"}
-    names = list(dict.fromkeys(name for one in settings for name in one if name not in apart))
+    names = list(dict.fromkeys(name for table in settings for name in table if name not in apart))
     common: dict[str, Any] = {}
     by_method: dict[str, dict[str, Any]] = {str(run.info["method"]): {} for run in runs}
     varying: dict[str, list[Any]] = {}
     for name in names:
-        given = [(str(run.info["method"]), one[name]) for run, one in zip(runs, settings, strict=True) if name in one]
+        pairs = zip(runs, settings, strict=True)
+        given = [(str(run.info["method"]), table[name]) for run, table in pairs if name in table]
         each = {method: {_key(value) for of, value in given if of == method} for method, _ in given}
         if len(given) == len(runs) and len({_key(value) for _, value in given}) == 1:
             common[name] = given[0][1]
@@ -219,7 +218,8 @@ def _settings(runs: Sequence[Run], settings: Sequence[dict[str, Any]]) -> dict[s
         else:
             distinct = {_key(value): value for _, value in given}
             varying[name] = sorted(distinct.values(), key=_order)
-    return {"common": common, "by_method": {m: found for m, found in by_method.items() if found}, "varying": varying}
+    by_method = {method: own for method, own in by_method.items() if own}
+    return {"common": common, "by_method": by_method, "varying": varying}
 
 
 def _key(value: Any) -> str:

@@ -27,7 +27,7 @@ class SummaryRow:
     view: str
     seeds: tuple[int, ...]
     complete: bool
-    """Whether every run of the method went through; if not, the row is never marked as best."""
+    """Whether every run of the method finished; if not, the row is never marked as best."""
     clients: int
     auc_clients: tuple[int, ...]
     """How many clients have an AUC, for each seed."""
@@ -68,13 +68,19 @@ class SummaryRow:
 def summary_table(runs: Sequence[Run]) -> list[SummaryRow]:
     """The rows of the comparison, the highest accuracy (or the lowest test loss) first.
 
-    A cell is marked as best only where it is ahead of the runner-up by more than the noise between
-    seeds, where its method lost no run on the way, and where all runs saw the same data.
+    A cell is marked as best only where it is significantly better than the second best, where every run of its
+    method finished, and where all runs saw the same data.
+
+    Args:
+        runs: The runs to compare, of one method or several.
+
+    Returns:
+        One row for each evaluated model of each method.
     """
     metrics = metrics_of(runs)
     series = all_series(group_runs(runs))
-    rows = [_row(one, metrics) for one in series]
-    if same_data([run for one in series for run in one.group.runs]):
+    rows = [_row(model, metrics) for model in series]
+    if same_data([run for model in series for run in model.group.runs]):
         rows = _mark_best(rows)
     main = main_column(rows)
     return sorted(rows, key=lambda row: _rank(row.cell(main).mean, main))
@@ -153,7 +159,7 @@ def _mark_best(rows: list[SummaryRow]) -> list[SummaryRow]:
 
 
 def _contending(row: SummaryRow, column: Column) -> Mapping[int, float]:
-    """A method that sends nothing is not the best at sending little: it does not take part."""
+    """A method that sends nothing does not compete for sending the least."""
     values = row.cell(column).values
     return {} if column == SENT and not any(values.values()) else values
 

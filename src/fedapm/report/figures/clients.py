@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
@@ -11,12 +12,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as MplPath
 
-from fedapm.report.comparison.clients import ClientRow, ClientScores
 from fedapm.report.comparison.columns import Column
 from fedapm.report.comparison.summary import SummaryRow
 from fedapm.report.figures.canvas import INK, as_html, drawing, name_rows, new_figure, round_ticks
 from fedapm.report.figures.style import Style
 from fedapm.report.numbers import lower_first
+
+if TYPE_CHECKING:
+    from fedapm.report.comparison.sections.clients import ClientRow, ClientScores
 
 MOST_DOTS = 120
 MOST_HATCHED = 60

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from fedapm.report.comparison import heading
 from fedapm.report.comparison.columns import metric_column
@@ -31,19 +32,6 @@ from fedapm.runs.layout import (
 from fedapm.runs.records import find_runs
 
 SWEEPS = {PAPER_RHO: "The penalty ρ", PAPER_FRACTION: "Clients in a round"}
-
-
-@dataclass(frozen=True)
-class TunedRow:
-    """The result of the search for one method."""
-
-    label: str
-    trials: int
-    ended: str
-    """How many trials were cut short or diverged."""
-    best: str
-    default: str
-    settings: str
 
 
 def write_paper_report(folder: Path) -> Path:
@@ -72,30 +60,39 @@ def render_paper(folder: Path) -> str:
     ).render()
 
 
-def tuned_rows(record: Mapping[str, Any]) -> list[TunedRow]:
-    """The rows of the table of the search; an unfinished search has none."""
+def tuned_rows(record: Mapping[str, Any]) -> list[tuple[str | Markup, ...]]:
+    """The rows of the table of the search; an unfinished search has none.
+
+    Args:
+        record: What ``tune.json`` holds.
+
+    Returns:
+        Label, trials, score of the best trial, score of the default settings and settings of the best trial.
+    """
     name = str(record.get("arguments", {}).get("metric", MAIN[0]))
     metric = next((metric for metric in metrics_of([]) if metric.name == name), MetricInfo(name, name))
     return [_tuned_row(method, metric) for method in record.get("methods", {}).values()]
 
 
-def _tuned_row(method: Mapping[str, Any], metric: MetricInfo) -> TunedRow:
+def _tuned_row(method: Mapping[str, Any], metric: MetricInfo) -> tuple[str | Markup, ...]:
     def score(value: Any) -> str:
         number = finite(value)
         if number is None:
             return "–"
-        # the search makes everything larger, so it has the negative of a loss
+        # the search maximizes, so it has the negative of a loss
         return metric_column(metric).write(number if metric.higher_is_better else -number)
 
-    ended = [f"{method[kind]} {kind}" for kind in ("pruned", "diverged") if method.get(kind)]
+    ended = ", ".join(f"{method[kind]} {kind}" for kind in ("pruned", "diverged") if method.get(kind))
+    trials = escape(int(method["trials"]))
+    if ended:
+        trials += Markup(' <span class="std">{}</span>').format(ended)
     settings = ", ".join(f"{key} = {_written(value)}" for key, value in method.get("settings", {}).items())
-    return TunedRow(
+    return (
         str(method["label"]),
-        int(method["trials"]),
-        ", ".join(ended),
+        trials,
         score(method["best"]),
         score(method["default"]),
-        settings or "as they were",
+        settings or "unchanged",
     )
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedapm.report.comparison import heading
-from fedapm.report.comparison.sections import settings
-from fedapm.report.comparison.sections.warnings import build as warnings_section
-from fedapm.report.comparison.warnings import data_notices
+from fedapm.report.comparison.sections import settings, warnings
 from fedapm.report.evaluated_on import validation_sentence
 from fedapm.report.numbers import listed
 from fedapm.report.page import Page, Section
@@ -54,6 +52,6 @@ def _sections(sweep: Sweep, results: Results, problems: list[str]) -> list[Secti
         Section("values", "Against the value", "sweep_values.html.j2", values),
         Section("rounds", "Over rounds", "sweep_rounds.html.j2", rounds),
         Section("numbers", "Every number", "sweep_numbers.html.j2", common),
-        warnings_section(problems, data_notices(results.runs), NO_PROBLEM),
+        warnings.build(problems, warnings.data_notices(results.runs), NO_PROBLEM),
         settings.section(results, sweep=True),
     ]

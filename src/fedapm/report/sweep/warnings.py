@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedapm.report.comparison import warnings
+from fedapm.report.comparison.sections import warnings
 from fedapm.report.evaluated_on import evaluated_on
 from fedapm.report.numbers import counted, listed
 from fedapm.report.settings import differing_settings

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedapm.report.comparison.curves import OF_ROUNDS, Quantity, of_metric
 from fedapm.report.comparison.drift import final_drifts
-from fedapm.report.comparison.published import published_data, published_lines
+from fedapm.report.comparison.sections.published import published_data, published_lines
 from fedapm.report.figures.curves import MOST_POINTS, draw_curves, lines_of
 from fedapm.report.figures.drift import draw_drift
 from fedapm.report.page import Figure, Section
