@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shlex
 import shutil
 from importlib.util import find_spec
@@ -15,8 +16,7 @@ import pytest
 from fedapm import FedapmError, __version__
 from fedapm.errors import Interrupted
 from fedapm.report import summary_table
-from fedapm.report.card import card, digest, write_card
-from fedapm.report.card_text import as_markdown
+from fedapm.report.card import as_markdown, card, digest, write_card
 from fedapm.runs.layout import SESSIONS
 from fedapm.runs.provenance import command_line, command_times, private, repeating, timed
 from fedapm.runs.records import find_runs
@@ -107,6 +107,9 @@ def test_the_command_of_a_card_gives_the_same_results_again(
     text = (compared / "card.md").read_text("utf-8")
     assert found["results"]["sha256"] in text
     assert found["rerun"] in text
+    (check,) = re.findall(r"python -c '(.*)'", text)
+    exec(check, namespace := {"print": lambda digest: namespace.update(printed=digest)})
+    assert namespace["printed"] == found["results"]["sha256"]
 
 
 def test_the_digest_changes_with_a_result_and_with_a_run(own: Path) -> None:

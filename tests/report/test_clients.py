@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedapm.report.comparison.clients import ClientScores, client_table
 from fedapm.report.comparison.columns import metric_column
+from fedapm.report.comparison.sections.clients import ClientScores, client_table
 from fedapm.report.comparison.series import all_series, group_runs
 from fedapm.runs.records import find_runs
 from tests.report.fake_runs import ACCURACY as METRIC

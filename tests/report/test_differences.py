@@ -9,10 +9,9 @@ import pytest
 from fedapm.report import summary_table
 from fedapm.report.comparison.columns import metric_column
 from fedapm.report.comparison.differences import Against, against_references, difference_text, interval_text
-from fedapm.report.comparison.sections import differences
-from fedapm.report.comparison.series import all_series, group_runs
+from fedapm.report.comparison.sections.summary import differences
 from fedapm.report.figures.differences import cut_off
-from fedapm.report.figures.style import styles
+from fedapm.report.results import Results
 from fedapm.runs.records import find_runs
 from tests.report.fake_runs import ACCURACY as METRIC
 from tests.report.fake_runs import tiny_run, write_comparison
@@ -43,15 +42,15 @@ def test_fedapm_in_front_is_not_held_against_twice(compared: Shown) -> None:
     assert (only.reference, only.is_best) == ("FedAPM", True)
     page, words = compared.page, compared.words
     assert "Against FedAPM the best, points" in words
-    assert "mean over 3 common seeds stands its 95% t-interval; zero inside it" in words
+    assert "mean over 3 common seeds is its 95% t-interval; if it includes zero" in words
     assert "in common" not in words
     assert page.count('aria-label="Accuracy minus that of FedAPM (points): Local −') == 1
 
 
 def test_one_seed_has_a_difference_and_no_interval(tmp_path: Path) -> None:
     words = words_of(page_of(write_comparison(tmp_path, seeds=(1,))))
-    assert "One common seed says nothing about chance" in words
-    assert "t-interval; zero inside" not in words
+    assert "One common seed does not show how much results vary" in words
+    assert "t-interval; if it includes" not in words
     (only,) = references_of(tmp_path)
     assert only.only_one_seed()
     assert all(found is not None and interval_text(found, ACCURACY) == "" for found in only.differences.values())
@@ -73,7 +72,7 @@ def test_unequal_numbers_of_common_seeds_have_a_column(tmp_path: Path) -> None:
         tiny_run(tmp_path / "c" / str(seed), "local", seed, [[0.4 + 0.05 * seed]])
     words = words_of(page_of(tmp_path))
     assert "Seeds in common" in words
-    assert "mean over common seeds stands" in words
+    assert "mean over common seeds is" in words
 
 
 def test_long_whiskers_are_cut_and_that_is_said(compared: Shown, tmp_path: Path) -> None:
@@ -82,22 +81,21 @@ def test_long_whiskers_are_cut_and_that_is_said(compared: Shown, tmp_path: Path)
         tiny_run(tmp_path / "b" / str(seed), "fedavg", seed, [[other]])
     (only,) = references_of(tmp_path)
     assert cut_off(only)
-    assert "goes on beyond the figure" in words_of(page_of(tmp_path))
+    assert "continues beyond the figure" in words_of(page_of(tmp_path))
     assert not cut_off(references_of(compared.folder)[0])
-    assert "goes on beyond the figure" not in compared.words
+    assert "continues beyond the figure" not in compared.words
 
 
 def test_equal_methods_differ_by_zero(tmp_path: Path) -> None:
     for seed in (1, 2):
         tiny_run(tmp_path / "a" / str(seed), "fedapm", seed, [[0.5]])
         tiny_run(tmp_path / "b" / str(seed), "fedavg", seed, [[0.5]])
-    runs = find_runs(tmp_path)
-    found = differences(summary_table(runs), ACCURACY, styles(all_series(group_runs(runs))))
-    assert found is not None
-    assert found.same == "2"
-    assert "Fedavg 0.00 (0.00 to 0.00)" in found.figures[0]
+    context = differences(Results.of(find_runs(tmp_path)))
+    assert context is not None
+    assert context["same_seeds"] == "2"
+    assert "Fedavg 0.00 (0.00 to 0.00)" in context["figures"][0].svg
 
 
 def test_a_lower_loss_is_better(regression: Shown) -> None:
-    assert "a negative difference is in its favour" in regression.words
+    assert "a negative difference is better" in regression.words
     assert "units of the loss" in regression.words

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from fedapm.report.comparison.drift import FinalDrifts, final_drifts
-from fedapm.report.comparison.sections import drift_bars
-from fedapm.report.comparison.series import all_series, group_runs
-from fedapm.report.comparison.summary import summary_table
-from fedapm.report.figures.style import styles
+from fedapm.report.comparison.sections.curves import drift_bars
+from fedapm.report.comparison.series import group_runs
+from fedapm.report.results import Results
 from fedapm.runs.records import find_runs
 from tests.report.fake_runs import COMPARISON, Fake, tiny_run, write_comparison
 from tests.report.pages import Shown
@@ -26,12 +25,9 @@ def drifts_of(folder: Path) -> FinalDrifts:
 
 
 def bars_of(folder: Path) -> str:
-    runs = find_runs(folder)
-    groups = group_runs(runs)
-    series = all_series(groups)
-    found = drift_bars(groups, summary_table(runs), series, styles(series))
-    assert found is not None
-    return found.svg
+    drift = drift_bars(Results.of(find_runs(folder)))
+    assert drift is not None
+    return str(drift["figure"].svg)
 
 
 @pytest.mark.parametrize(("rounds", "window"), [(3, 3), (5, 5), (30, 5), (100, 10), (101, 11)])

@@ -24,13 +24,13 @@ def test_a_comparison(compared: Shown) -> None:
     check_markup(page)
     assert "3 methods on digits" in words
     assert "FedAPM ends with the highest mean accuracy" in words
-    assert "more than the noise between seeds (95% interval" in words
-    assert "FedAvg is worse by more than the noise" in words
+    assert "The difference is significant (95% interval" in words
+    assert "FedAvg is significantly worse" in words
     assert "AUC is the mean over the 5 of 6 clients" in words
-    assert "Every run went through" in words
+    assert "Every run finished" in words
     assert "Best round, as the paper reports it" in words
-    assert "picked by looking at the test data, so these numbers flatter" in words
-    assert "nothing is marked" not in words
+    assert "chosen with the test data, so these numbers are too optimistic" in words
+    assert "nothing is highlighted" not in words
     assert page.count('role="img" aria-label="Accuracy') >= 3
     assert "Local, last value" in page
     assert 'class="best"' in page
@@ -41,21 +41,21 @@ def test_a_single_run_in_its_own_folder(single: Shown) -> None:
     assert (single.folder / "report.html").is_file()
     words = single.words
     assert "FedAPM on digits" in words
-    assert "nothing is marked : there is nothing to compare with" in words
+    assert "nothing is highlighted : there is nothing to compare with" in words
     assert "±" not in words.replace("mean ± sample", "")
     assert "no run in which clients train alone" in words
 
 
-def test_a_lead_within_the_noise_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_difference_that_is_not_significant_is_called_that(tmp_path: Path) -> None:
     for seed, (one, other) in enumerate([(0.9, 0.8), (0.7, 0.72), (0.8, 0.79)]):
         tiny_run(tmp_path / "a" / str(seed), "fedavg", seed, [[0.1], [one]])
         tiny_run(tmp_path / "b" / str(seed), "fedapm", seed, [[0.1], [other]])
     words = words_of(page_of(tmp_path))
-    assert "within the noise between seeds" in words
-    assert "nothing is marked" in words
+    assert "The difference is not significant" in words
+    assert "nothing is highlighted" in words
 
 
-def test_a_tie_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_tie_is_called_a_tie(tmp_path: Path) -> None:
     tiny_run(tmp_path / "a", "fedavg", 1, [[0.5]])
     tiny_run(tmp_path / "b", "fedapm", 1, [[0.5]])
     assert "Fedapm and Fedavg share the highest mean accuracy, 50.00%" in words_of(page_of(tmp_path))
@@ -88,8 +88,8 @@ def test_what_went_wrong_is_said(tmp_path: Path) -> None:
     assert "FedAPM, seed 2, diverged" in words
     assert "reached round 5 of 12 and is left out of all numbers and curves" in words
     assert "FedAvg, seed 1: 3 results not finite and not used, in rounds 3 and 5, from clients “0” and “4”" in words
-    assert "Not every run of FedAPM went through, so this is no verdict" in words
-    assert "Not everything went to plan" in words
+    assert "Not every run of FedAPM finished, so this is not conclusive" in words
+    assert "Not everything went as planned" in words
 
 
 def test_runs_that_have_nothing_yet(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_unequal_terms_are_said(tmp_path: Path) -> None:
     assert "differ in more than the seed (solver.lr)" in words
     assert "planned for different numbers of rounds: FedAPM 12 and FedAvg 6" in words
     assert "FedAvg has no run with seed 2" in words
-    assert "12 of 36 local solves (33%) ended at the cap" in words
+    assert "12 of 36 local solves (33%) ended at the limit" in words
 
 
 def test_what_has_no_effect_on_results_is_no_difference(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_only_local_runs_send_nothing(tmp_path: Path) -> None:
 def test_settings_hold_the_configuration_and_the_versions(compared: Shown) -> None:
     words = compared.words
     assert "config.toml of seed 1; also run with seeds 2, 3" in words
-    assert "Round 0 is the untrained start" in words
+    assert "Round 0 is before training" in words
     assert "torch 2.13.0" in words
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedapm.report.comparison.curves import OF_ROUNDS, of_metric
-from fedapm.report.comparison.published import SCORES, publication, published_data, published_lines
+from fedapm.report.comparison.sections.published import SCORES, publication, published_data, published_lines
+from fedapm.report.comparison.sections.warnings import data_notices
 from fedapm.report.comparison.series import all_series, group_runs
 from fedapm.report.comparison.summary import summary_table
-from fedapm.report.comparison.warnings import how_judged
-from fedapm.report.figures.style import styles
+from fedapm.report.figures.style import assign_styles
 from fedapm.runs.records import find_runs
 from tests.report.fake_runs import ACCURACY as METRIC
 from tests.report.fake_runs import COMPARISON, Fake, write_comparison
@@ -60,21 +60,21 @@ def test_published_rows_meet_ours_by_method_and_model(tmp_path: Path) -> None:
 
 def test_curves_are_cut_at_the_rounds_of_the_runs_and_in_per_cent(tmp_path: Path) -> None:
     series = all_series(group_runs(find_runs(write_comparison(tmp_path, on("cifar10"), seeds=(1,)))))
-    looks = styles(series)
-    lines = published_lines("cifar10", ACCURACY, series, looks, 12)
+    styles = assign_styles(series)
+    lines = published_lines("cifar10", ACCURACY, series, styles, 12)
     assert [line.name for line in lines] == ["FedAPM", "FedAvg"]
     assert lines[0].rounds == list(range(13))
     assert lines[0].values[-1] == pytest.approx(45.825)
-    assert lines[0].colour == looks["FedAPM"].colour
-    assert published_lines("cifar10", ACCURACY, series, looks, 301)[0].rounds[-1] == 300
-    assert published_lines(None, ACCURACY, series, looks, 12) == []
+    assert lines[0].color == styles["FedAPM"].color
+    assert published_lines("cifar10", ACCURACY, series, styles, 301)[0].rounds[-1] == 300
+    assert published_lines(None, ACCURACY, series, styles, 12) == []
 
 
 def test_drift_is_drawn_where_it_is_of_the_same_tensors(tmp_path: Path) -> None:
     runs = find_runs(write_comparison(tmp_path, on("ku-har"), seeds=(1,)))
     series = all_series(group_runs(runs))
-    assert published_lines("cifar10", DRIFT, series, styles(series), 12) == []
-    lines = published_lines("ku-har", DRIFT, series, styles(series), 12)
+    assert published_lines("cifar10", DRIFT, series, assign_styles(series), 12) == []
+    lines = published_lines("ku-har", DRIFT, series, assign_styles(series), 12)
     assert [line.rounds for line in lines] == [list(range(1, 13))] * 2
     found = publication(runs, summary_table(runs))
     assert found is not None
@@ -87,7 +87,7 @@ def test_no_curve_is_drawn_twice(tmp_path: Path) -> None:
         write_comparison(tmp_path / part, on("cifar10")[:1])
     series = all_series(group_runs(find_runs(tmp_path)))
     assert len(series) == 2
-    assert len(published_lines("cifar10", ACCURACY, series, styles(series), 12)) == 1
+    assert len(published_lines("cifar10", ACCURACY, series, assign_styles(series), 12)) == 1
     found = publication(find_runs(tmp_path), summary_table(find_runs(tmp_path)))
     assert found is not None
     assert [pair.published.label for pair in found.pairs if pair.here is not None] == ["FedAPM", "FedAPM"]
@@ -99,7 +99,7 @@ def test_data_sets_without_curves_and_without_anything(compared: Shown, tmp_path
     assert found is not None
     assert found.about_curves == "No curves were published for this data set."
     series = all_series(group_runs(runs))
-    assert published_lines("cifar100", ACCURACY, series, styles(series), 12) == []
+    assert published_lines("cifar100", ACCURACY, series, assign_styles(series), 12) == []
     assert "#published" not in compared.page
 
 
@@ -108,9 +108,9 @@ def test_clients_that_draw_from_one_pool_are_said_to(tmp_path: Path) -> None:
     runs = find_runs(write_comparison(tmp_path, fakes, seeds=(1,)))
     found = publication(runs, summary_table(runs))
     assert found is not None
-    assert "training sample, as they do here" in found.why_not_comparable
-    (sentence,) = how_judged(runs)
-    assert "which flatters every method" in sentence
+    assert "training sample of another, as they do here" in found.why_not_comparable
+    (sentence,) = data_notices(runs)
+    assert "which makes every method" in sentence
 
 
 def test_two_data_sets_at_once_have_no_published_values(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_an_incomplete_seed_does_not_count_and_costs_the_mark(tmp_path: Path) ->
     assert rows["FedAPM"].seeds == (1, 2)
     assert rows["FedAPM"].cells["accuracy"].values == {s: whole.cells["accuracy"].values[s] for s in (1, 2)}
     assert whole.cells["accuracy"].best
-    assert not rows["FedAPM"].whole
+    assert not rows["FedAPM"].complete
     assert not any(row.cells["accuracy"].best for row in rows.values())
 
 
@@ -134,7 +134,7 @@ def test_where_no_run_is_complete_all_are_shown(tmp_path: Path) -> None:
     write_fake(tmp_path, replace(COMPARISON[0], status="interrupted", reached=4, every=3))
     (row,) = rows_of(tmp_path).values()
     assert row.seeds == (1,)
-    assert not row.whole
+    assert not row.complete
 
 
 def test_a_run_that_was_never_evaluated_has_no_row(tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def page_of(folder: Path) -> str:
     return write_sweep_report(folder).read_text(encoding="utf-8")
 
 
-def told(page: str, beginning: str) -> str:
-    """What a figure says to those who do not see it."""
-    found = re.findall(r'aria-label="([^"]*)"', page)
-    return next(text for text in found if text.startswith(beginning))
+def description(page: str, start: str) -> str:
+    """The description of the first figure whose description starts like this."""
+    labels = re.findall(r'aria-label="([^"]*)"', page)
+    return next(text for text in labels if text.startswith(start))
 
 
 @pytest.fixture(scope="module")
@@ -78,17 +78,17 @@ def test_a_sweep_over_one_setting(usual: Path) -> None:
     assert "Sweep over algorithm.rho" in words
     assert "algorithm.rho 0.001, 0.01, 0.1, 1" in words, "numbers are in their order"
     assert "The highest mean accuracy is that of FedAPM at algorithm.rho = 0.01" in words
-    assert "more than the noise between 3 seeds" in words
+    assert "The difference is significant over 3 seeds" in words
     assert re.search(r"Over the values tried, the mean accuracy goes from [\d.]+% to [\d.]+% for FedAPM\.", words)
-    assert "Every run went through" in words
-    assert "scores of test data" in words
+    assert "Every run finished" in words
+    assert "scores on test data" in words
     assert page.count("<figure>") == 3 + 2 * 2
     assert "algorithm.rho, log scale" in page
-    accuracy = told(page, "Accuracy in per cent against algorithm.rho.")
+    accuracy = description(page, "Accuracy in per cent against algorithm.rho.")
     assert "at 0.001" in accuracy
     assert "without the setting" in accuracy
     assert "FedAvg, no rho" in page
-    assert "is a dashed level" in words
+    assert "is a dashed line" in words
     assert len(re.findall(r"<tr><th scope=\"row\"><div class=\"named\">", page)) == 5
 
 
@@ -99,12 +99,12 @@ def test_the_figure_has_the_numbers_of_the_table(tmp_path: Path) -> None:
     runs = {f"{name}/seed-{seed}": {RHO: rho} for name, rho in {"a": 1, "b": 2}.items() for seed in (1, 2)}
     (tmp_path / SWEEP_INFO).write_text(json.dumps({"vary": {RHO: [1, 2]}, "runs": runs}))
     page = page_of(tmp_path)
-    assert told(page, "Accuracy in per cent against").endswith("Fedapm: 55.00 at 1, 80.00 at 2.")
+    assert description(page, "Accuracy in per cent against").endswith("Fedapm: 55.00 at 1, 80.00 at 2.")
     cells = re.findall(r"<td>([^<]*) <span class=\"std\">([^<]*)</span></td>", page)
     assert ("55.00", "± 7.07") in cells
     assert ("80.00", "± 14.14") in cells
-    assert "log scale" not in told(page, "Accuracy")
-    assert "within the noise between seeds" in words_of(page)
+    assert "log scale" not in description(page, "Accuracy")
+    assert "The difference is not significant" in words_of(page)
 
 
 def test_diverged_and_unfinished_and_missing_runs_are_named_and_drawn_as_that(tmp_path: Path) -> None:
@@ -123,22 +123,22 @@ def test_diverged_and_unfinished_and_missing_runs_are_named_and_drawn_as_that(tm
     assert "1 run of the sweep has not been started yet: “not/there/seed-1”" in words
     assert "FedAPM, algorithm.rho = 1: seed 1 diverged after round 1 of 12. There is no result" in words
     assert "FedAPM, algorithm.rho = 10: seed 1 was interrupted after round 3 of 12. There is no result" in words
-    accuracy = told(page, "Accuracy")
+    accuracy = description(page, "Accuracy")
     assert "diverged at 1" in accuracy
     assert "at 10" not in accuracy, "an unfinished run is no result"
-    assert "10 (unfinished): " in told(page, "accuracy (%) over rounds")
-    assert ", 1: " not in told(page, "accuracy (%) over rounds"), "a diverged run has no course worth drawing"
+    assert "10 (unfinished): " in description(page, "accuracy (%) over rounds")
+    assert ", 1: " not in description(page, "accuracy (%) over rounds"), "a diverged run has no course worth drawing"
     assert [point.state for point in read_sweep(tmp_path).points] == ["complete", "diverged", "unfinished"]
     assert "there is nothing to compare it with" in words
 
 
-def test_a_seed_that_is_lost_makes_a_point_no_verdict(tmp_path: Path) -> None:
+def test_a_lost_seed_makes_a_point_inconclusive(tmp_path: Path) -> None:
     rho_sweep(tmp_path)
     for path in tmp_path.rglob("seed-1/run.json"):
         path.write_text(path.read_text().replace('"complete"', '"diverged"'))
     page = page_of(tmp_path)
     check_markup(page)
-    assert "so this is no verdict" in words_of(page)
+    assert "so this is not conclusive" in words_of(page)
     assert "FedAPM, algorithm.rho = 0.1: seed 1 diverged after round 12 of 12. The other seeds count" in words_of(page)
     assert '<em class="flag">incomplete</em>' in page
 
@@ -159,7 +159,7 @@ def test_two_settings_give_a_figure_a_method_and_a_line_for_the_other(tmp_path: 
     assert "engine.fraction = 0.5" in page
     assert "rho 0.1, fraction 0.5" in page
     assert "Sweep over algorithm.rho and engine.fraction" in words_of(page)
-    assert "log scale" not in told(page, "Accuracy")
+    assert "log scale" not in description(page, "Accuracy")
 
 
 def test_values_that_are_no_numbers_stand_side_by_side(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_models_of_one_method_are_lines_of_their_own_and_drift_is_drawn_once(tmp
     ditto = Fake("ditto", "Ditto", views={"P": 0.9, "G": 0.7})
     page = page_of(write_sweep(tmp_path, {"algorithm.lam": [1, 2]}, [(ditto, {"algorithm.lam": x}) for x in (1, 2)]))
     check_markup(page)
-    assert "Ditto-G: " in told(page, "Accuracy")
-    assert "Ditto: " in told(page, "Drift")
+    assert "Ditto-G: " in description(page, "Accuracy")
+    assert "Ditto: " in description(page, "Drift")
 
 
 def test_validation_scores_are_called_that(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_validation_scores_are_called_that(tmp_path: Path) -> None:
     page = page_of(write_sweep(tmp_path, {RHO: [1, 2]}, [(judged, {RHO: 1}), (judged, {RHO: 2})]))
     words = words_of(page)
     assert "Every score here is a validation score" in words
-    assert "scores of test data" not in words
+    assert "scores on test data" not in words
 
 
 def test_runs_that_differ_in_more_than_what_was_varied_are_named(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_many_values_and_rounds_stay_readable(tmp_path: Path) -> None:
     page = page_of(write_sweep(tmp_path, {"engine.fraction": values}, places, seeds=(1,)))
     check_markup(page)
     assert "of the others at most 12 are drawn" in words_of(page)
-    legend = told(page, "accuracy (%) over rounds")
+    legend = description(page, "accuracy (%) over rounds")
     assert legend.count(":") == 12
     assert "0.05:" in legend
     assert "1:" in legend

@@ -9,7 +9,7 @@ import pytest
 
 from fedapm.errors import FedapmError
 from fedapm.report import Target, TargetRow, read_targets, target_tables
-from fedapm.report.comparison.targets import choose_targets, longest_gap
+from fedapm.report.comparison.sections.targets import choose_targets, longest_gap
 from fedapm.runs.records import find_runs
 from tests.report.fake_runs import ACCURACY, COMPARISON, TRAIN_LOSS, tiny_run, write_comparison, write_fake
 from tests.report.pages import Shown, check_markup, page_of, words_of
@@ -91,15 +91,15 @@ def test_a_comparison_says_what_it_wants(tmp_path: Path) -> None:
     words = words_of(page)
     assert "Accuracy 70%" in words
     assert "Training loss 0.9" in words
-    assert "those the comparison was given" in words
-    assert "No run has a score called speed" in words
+    assert "those given to the comparison" in words
+    assert "No run has a metric called speed" in words
     assert "3 of 3" in words
     assert "0 of 3" in words
-    assert "chosen from these very runs" not in words
+    assert "chosen from these runs" not in words
 
 
 def test_chosen_targets_are_said_to_be_that(compared: Shown) -> None:
-    assert "chosen from these very runs" in compared.words
+    assert "chosen from these runs" in compared.words
     assert "rounds apart" not in compared.words
 
 

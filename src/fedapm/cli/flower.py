@@ -191,10 +191,10 @@ def _client_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def _client_table(run: Run) -> Table:
-    from fedapm.report.evaluated_on import judged_by
+    from fedapm.report.evaluated_on import evaluated_on
 
     rows = _client_rows(run)
-    title = f"{run.label} after round {run.rounds[-1]['round']}, {judged_by([run])} scores"
+    title = f"{run.label} after round {run.rounds[-1]['round']}, {evaluated_on([run])} scores"
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="left" if name == "client" else "right", no_wrap=True)

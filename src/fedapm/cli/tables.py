@@ -37,19 +37,19 @@ class Summary:
 
 
 def summary(rows: Sequence[SummaryRow]) -> Summary:
-    """The table of a comparison; a star marks what is ahead of the rest by more than the noise between seeds."""
+    """The table of a comparison; a star marks what is significantly better than the rest."""
     return Summary(rows)
 
 
 def _table(rows: Sequence[SummaryRow], last: Sequence[Column], best: Sequence[Column], left_out: int) -> Table:
     seeds = max((len(row.seeds) for row in rows), default=0)
     notes = [f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"]
-    notes.append("* ahead of every other by more than the noise")
-    kinds = {row.judged_by for row in rows}
+    notes.append("* significantly better than every other")
+    kinds = {row.evaluated_on for row in rows}
     validated = kinds == {"validation"}
-    say = wording("validation" if validated else "test")
+    reword = wording("validation" if validated else "test")
     if best:
-        notes.append(say("best: of any round, picked with test data, which flatters"))
+        notes.append(reword("best: of any round, chosen with test data, so too optimistic"))
     if len(kinds) > 1 or "both" in kinds:
         notes.append("some are validation scores and some test scores")
     if left_out:
@@ -65,7 +65,7 @@ def _table(rows: Sequence[SummaryRow], last: Sequence[Column], best: Sequence[Co
     columns = [*last, *best]
     for column in columns:
         unit = f", {column.unit}" if column.unit else ""
-        table.add_column(say(column.title) + unit, justify="right", no_wrap=True)
+        table.add_column(reword(column.title) + unit, justify="right", no_wrap=True)
     for row in rows:
         cells = []
         for column in columns:

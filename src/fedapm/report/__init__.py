@@ -6,6 +6,14 @@ from pathlib import Path
 
 from fedapm.report.comparison.columns import Column, Estimate
 from fedapm.report.comparison.page import render
+from fedapm.report.comparison.sections.targets import (
+    Target,
+    TargetRow,
+    TargetTable,
+    named_targets,
+    read_targets,
+    target_tables,
+)
 from fedapm.report.comparison.summary import (
     SummaryRow,
     best_round_columns,
@@ -13,7 +21,6 @@ from fedapm.report.comparison.summary import (
     main_column,
     summary_table,
 )
-from fedapm.report.comparison.targets import Target, TargetRow, TargetTable, named_targets, read_targets, target_tables
 from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import write_atomic
 from fedapm.runs.layout import REPORT, SWEEP_INFO

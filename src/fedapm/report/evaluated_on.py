@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, Literal
 
 from fedapm.report.numbers import finite
+from fedapm.report.settings import settings_of
 from fedapm.runs.records import Run
 
-JudgedBy = Literal["test", "validation", "both"]
-
-
-def settings_of(run: Run) -> dict[str, Any]:
-    """The tables of a run's configuration; empty where it has none that can be read."""
-    return _parsed(run.config)
+EvaluatedOn = Literal["test", "validation", "both"]
+_VALIDATION = {"test": "validation", "Test": "Validation"}
 
 
 def data_settings(run: Run) -> dict[str, Any]:
@@ -26,11 +21,11 @@ def data_settings(run: Run) -> dict[str, Any]:
 
 
 def validation_share(run: Run) -> float:
-    """The share of each client's training data the run is judged by; 0 where it is judged by test data."""
+    """The share of each client's training data that the run is evaluated on; 0 where it is evaluated on test data."""
     return max(finite(data_settings(run).get("validation")) or 0.0, 0.0)
 
 
-def judged_by(runs: Sequence[Run]) -> JudgedBy:
+def evaluated_on(runs: Sequence[Run]) -> EvaluatedOn:
     """What the scores of some runs were measured on."""
     kinds = {validation_share(run) > 0 for run in runs}
     if kinds == {True, False}:
@@ -38,30 +33,19 @@ def judged_by(runs: Sequence[Run]) -> JudgedBy:
     return "validation" if kinds == {True} else "test"
 
 
-def wording(judged: JudgedBy) -> Callable[[str], str]:
-    """What turns a sentence about test data into one about the data the runs were judged by."""
-    if judged != "validation":
+def wording(data: EvaluatedOn) -> Callable[[str], str]:
+    """What turns a text about test data into one about the data that the runs were evaluated on."""
+    if data != "validation":
         return lambda text: text
-    return lambda text: re.sub(r"\b[Tt]est\b", lambda found: _VALIDATION[found[0]], text)
+    return lambda text: re.sub(r"\b[Tt]est\b", lambda match: _VALIDATION[match[0]], text)
 
 
 def validation_sentence(runs: Sequence[Run]) -> str:
-    """That no score here is a test score, or an empty text where that is not so."""
-    if judged_by(runs) != "validation":
+    """That no score here is a test score; empty where that is not so."""
+    if evaluated_on(runs) != "validation":
         return ""
     shares = sorted({f"{100 * validation_share(run):.3g}%" for run in runs})
     return (
-        f"Every score here is a validation score: each client is judged by {' or '.join(shares)} of its training "
-        "data, and its test data was not touched. This is for choosing settings, not for reporting results."
+        f"Every score here is a validation score: each client is evaluated on {' or '.join(shares)} of its training "
+        "data, and its test data was not used. This is for choosing settings, not for reporting results."
     )
-
-
-_VALIDATION = {"test": "validation", "Test": "Validation"}
-
-
-@lru_cache(maxsize=512)
-def _parsed(config: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(config)
-    except tomllib.TOMLDecodeError:
-        return {}

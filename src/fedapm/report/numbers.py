@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Sized
 from typing import Any
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -71,19 +72,26 @@ def slug(name: str) -> str:
     return re.sub(r"[\W_]+", "-", name)
 
 
-def listed(items: list[str], at_most: int = 12) -> str:
+def listed(items: Iterable[Any], at_most: int = 12) -> str:
     """Words in a sentence: ``a, b and c``; a long list says how many more there are."""
+    items = [str(item) for item in items]
     if len(items) > at_most:
         return ", ".join(items[:at_most]) + f" and {len(items) - at_most} more"
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
-def counted(count: int, singular: str, plural: str | None = None) -> str:
+def plural(noun: str, items: Sized | int) -> str:
+    """A noun that goes with so many: ``seed`` for one, else ``seeds``."""
+    count = items if isinstance(items, int) else len(items)
+    return noun if count == 1 else f"{noun}s"
+
+
+def counted(count: int, noun: str) -> str:
     """A number and its noun."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+    return f"{count:,} {plural(noun, count)}"
 
 
-def spread_of(values: list[int], join: str = "–") -> str:
+def value_range(values: list[int], join: str = "–") -> str:
     """The smallest and the largest of some whole numbers, or the one they all are."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,}{join}{high:,}"

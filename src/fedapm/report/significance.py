@@ -1,4 +1,4 @@
-"""When a difference between two methods is more than the luck of the seeds."""
+"""When a difference between two methods is more than chance."""
 
 from __future__ import annotations
 
@@ -46,10 +46,15 @@ def paired_difference(left: Mapping[int, float], right: Mapping[int, float]) -> 
 
 
 def clear_best(columns: Sequence[Mapping[int, float]], higher_is_better: bool) -> int | None:
-    """The position of the best entry, if it is ahead of the runner-up by more than the noise.
+    """The position of the best entry, if it is significantly better than the second best.
 
-    Each entry holds the values of one method by seed. None where two share the lead, where fewer than
-    two entries have a value, or where the seeds leave open who is ahead.
+    Args:
+        columns: The values of each method by seed.
+        higher_is_better: Whether the highest mean is the best.
+
+    Returns:
+        None where two are equally good, where fewer than two methods have a value, or where the difference is not
+        significant.
     """
     sign = 1 if higher_is_better else -1
     means = {i: sign * statistics.fmean(values.values()) for i, values in enumerate(columns) if values}

@@ -65,6 +65,10 @@ class Column:
         """The mean, or a dash."""
         return "–" if cell.mean is None else self.write(cell.mean)
 
+    def amount(self, cell: Estimate) -> str:
+        """The mean within a sentence."""
+        return self.mean_text(cell) + ("%" if self.percentage else "")
+
     def std_text(self, cell: Estimate) -> str:
         """The spread, or nothing where there is one seed or nothing random: bytes are often exact."""
         if cell.mean is None or cell.std is None or (self.field == "megabytes" and cell.std == 0):

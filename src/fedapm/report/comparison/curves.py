@@ -43,8 +43,8 @@ def of_evaluation(metric: str) -> Reading:
     """Read the mean over clients of a metric in each evaluated round."""
 
     def read(series: Series, run: Run) -> dict[int, float]:
-        found = {number: score(evaluation, metric) for number, evaluation in series.evaluations(run)}
-        return {number: value for number, value in found.items() if value is not None}
+        values = {number: score(evaluation, metric) for number, evaluation in series.evaluations(run)}
+        return {number: value for number, value in values.items() if value is not None}
 
     return read
 
@@ -53,8 +53,8 @@ def of_round(value: Callable[[dict[str, Any]], Any]) -> Reading:
     """Read something that is recorded in every round, evaluated or not."""
 
     def read(_: Series, run: Run) -> dict[int, float]:
-        found = {row["round"]: finite(value(row)) for row in run.rounds}
-        return {number: value for number, value in found.items() if value is not None}
+        values = {row["round"]: finite(value(row)) for row in run.rounds}
+        return {number: value for number, value in values.items() if value is not None}
 
     return read
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fedapm.report.comparison.columns import Column
 from fedapm.report.comparison.summary import SummaryRow
-from fedapm.report.numbers import fixed, signed
 from fedapm.report.significance import Difference, paired_difference
 
 OURS = "fedapm"
@@ -24,7 +23,7 @@ class Against:
 
     def only_one_seed(self) -> bool:
         """Whether nothing here says anything about chance."""
-        return all(found is None or found.low is None for found in self.differences.values())
+        return all(pair is None or pair.low is None for pair in self.differences.values())
 
 
 def against_references(rows: Sequence[SummaryRow], main: Column) -> list[Against]:
@@ -32,31 +31,28 @@ def against_references(rows: Sequence[SummaryRow], main: Column) -> list[Against
 
     The rows come in the order of the comparison, the best first.
     """
-    there = [row for row in rows if row.cell(main).values]
-    if len(there) < 2:
+    scored = [row for row in rows if row.cell(main).values]
+    if len(scored) < 2:
         return []
-    best = there[0]
-    ours = next((row for row in there if row.method == OURS), best)
-    return [_against(one, there, main, one is best) for one in ([best] if ours is best else [best, ours])]
+    best = scored[0]
+    ours = next((row for row in scored if row.method == OURS), best)
+    references = [best] if ours is best else [best, ours]
+    return [_against(reference, scored, main, reference is best) for reference in references]
 
 
 def difference_text(difference: Difference, main: Column) -> str:
     """The mean difference with its sign."""
-    return signed(_write(difference.mean, main))
+    return main.write_difference(difference.mean)
 
 
 def interval_text(difference: Difference, main: Column) -> str:
     """The interval, or nothing where there is none."""
     if difference.low is None or difference.high is None:
         return ""
-    return f"{signed(_write(difference.low, main))} to {signed(_write(difference.high, main))}"
+    return f"{main.write_difference(difference.low)} to {main.write_difference(difference.high)}"
 
 
 def _against(reference: SummaryRow, rows: Sequence[SummaryRow], main: Column, is_best: bool) -> Against:
     values = reference.cell(main).values
     differences = {row.label: paired_difference(row.cell(main).values, values) for row in rows if row is not reference}
     return Against(reference.label, is_best, differences)
-
-
-def _write(value: float, main: Column) -> str:
-    return fixed(100 * value, 2) if main.percentage else main.write(value)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fedapm.report.comparison.columns import Estimate
 from fedapm.report.comparison.series import Group
-from fedapm.report.numbers import finite, spread_of
+from fedapm.report.numbers import finite, value_range
 from fedapm.runs.records import Run
 
 FEWEST = 5
@@ -22,7 +22,7 @@ class FinalDrift:
 
     label: str
     series: str
-    """The name of the method's first model, by which its look is known."""
+    """The name of the method's first model, whose style it has."""
     drift: Estimate
 
 
@@ -37,17 +37,17 @@ class FinalDrifts:
 
 def final_drifts(groups: Sequence[Group], names: dict[str, str]) -> FinalDrifts | None:
     """The drift at the end, None where no method has any; ``names`` has the first model of each method."""
-    found = [
+    drifts = [
         FinalDrift(group.label, names[group.label], Estimate.of({run.seed: _final(run) for run in group.runs}))
         for group in groups
         if group.label in names
     ]
-    there = [entry for entry in found if entry.drift.values]
-    if not there:
+    known = [entry for entry in drifts if entry.drift.values]
+    if not known:
         return None
     windows = [len(_last_rounds(run)) for group in groups if group.label in names for run in group.runs]
-    without = [entry.label for entry in found if not entry.drift.values]
-    return FinalDrifts(there, without, spread_of([window for window in windows if window], " to "))
+    without = [entry.label for entry in drifts if not entry.drift.values]
+    return FinalDrifts(known, without, value_range([window for window in windows if window], " to "))
 
 
 def _final(run: Run) -> float | None:

@@ -1,4 +1,4 @@
-"""The title of a report, the line of facts under it, and whom its AUC is about."""
+"""The title of a report, the line of facts under it, and which clients its AUC is about."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from fedapm.core.metrics import AUC
 from fedapm.report.comparison.series import Group, tidy
 from fedapm.report.comparison.summary import SummaryRow
-from fedapm.report.numbers import counted, listed, spread_of
+from fedapm.report.numbers import counted, listed, plural, value_range
 from fedapm.runs.records import Run
-
-
-def _data(runs: Sequence[Run]) -> list[str]:
-    return sorted({tidy(run.info["data"]) for run in runs if run.info.get("data")})
 
 
 def title(groups: Sequence[Group]) -> str:
@@ -22,33 +18,39 @@ def title(groups: Sequence[Group]) -> str:
     return f"{groups[0].label}{on}" if len(groups) == 1 else f"{len(groups)} methods{on}"
 
 
-def facts(groups: Sequence[Group], runs: Sequence[Run]) -> list[str]:
+def facts(groups: Sequence[Group]) -> list[str]:
     """The line under the title."""
-    found = [f"data set {listed(data)}"] if (data := _data(runs)) else []
+    runs = [run for group in groups for run in group.every_run]
+    data = _data(runs)
     clients = [len(run.info["clients"]) for run in runs]
-    found.append(f"{spread_of(clients)} {'client' if max(clients) == 1 else 'clients'}")
     rounds = [run.info["rounds"] for run in runs if isinstance(run.info.get("rounds"), int)]
-    if rounds:
-        found.append(f"{spread_of(rounds)} {'round' if max(rounds) == 1 else 'rounds'}")
     seeds = sorted({run.seed for run in runs})
-    found.append(f"{'seed' if len(seeds) == 1 else 'seeds'} {_seeds(seeds)}")
-    found.append(f"{'method' if len(groups) == 1 else 'methods'} {listed([g.label for g in groups], 20)}")
-    return found
+    return [
+        *([f"data set {listed(data)}"] if data else []),
+        f"{value_range(clients)} {plural('client', max(clients))}",
+        *([f"{value_range(rounds)} {plural('round', max(rounds))}"] if rounds else []),
+        f"{plural('seed', seeds)} {_seeds(seeds)}",
+        f"{plural('method', groups)} {listed((group.label for group in groups), 20)}",
+    ]
+
+
+def auc_clients(rows: Sequence[SummaryRow]) -> str:
+    """How many clients the AUC is about, in a sentence; empty where there is no AUC."""
+    counts = [count for row in rows if row.cells[AUC.name].values for count in row.auc_clients]
+    if not counts:
+        return ""
+    total = max(row.clients for row in rows)
+    return (
+        f"AUC is the mean over the {value_range(counts)} of {counted(total, 'client')} that have one: "
+        "a client whose test data has a single class has no AUC."
+    )
+
+
+def _data(runs: Sequence[Run]) -> list[str]:
+    return sorted({tidy(run.info["data"]) for run in runs if run.info.get("data")})
 
 
 def _seeds(seeds: list[int]) -> str:
     if len(seeds) > 3 and seeds == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]} to {seeds[-1]}"
-    return listed([str(seed) for seed in seeds])
-
-
-def auc_note(rows: Sequence[SummaryRow]) -> str:
-    """How many clients the AUC is about."""
-    counted_clients = [number for row in rows if row.cells[AUC.name].values for number in row.auc_clients]
-    if not counted_clients:
-        return ""
-    total = max(row.clients for row in rows)
-    return (
-        f"AUC is the mean over the {spread_of(counted_clients)} of {counted(total, 'client')} that have one: "
-        "a client whose test data has a single class has no AUC."
-    )
+    return listed(seeds)

@@ -1,4 +1,4 @@
-"""The first sentences: what the numbers say, and no more than they say."""
+"""The first sentences: what the numbers show, and no more than that."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedapm.report.comparison.columns import Column, Estimate
+from fedapm.report.comparison.columns import Column
 from fedapm.report.comparison.series import ALONE
 from fedapm.report.comparison.summary import SummaryRow
-from fedapm.report.evaluated_on import JudgedBy
-from fedapm.report.numbers import counted, fixed, listed, lower_first
+from fedapm.report.numbers import counted, listed, lower_first
+from fedapm.report.results import Results
 from fedapm.report.significance import paired_difference
 
 
-def lead_sentences(rows: Sequence[SummaryRow], main: Column, comparable: bool, judged: JudgedBy) -> list[str]:
+def headline_sentences(results: Results) -> list[str]:
     """A paragraph or two about the main score, which is called a validation score where it is one."""
-    if judged == "validation" and main.percentage:
+    main = results.main
+    if results.evaluated_on == "validation" and main.percentage:
         main = replace(main, title=f"Validation {lower_first(main.title)}")
-    rows = [row for row in rows if row.cell(main).values]
+    rows = [row for row in results.rows if row.cell(main).values]
     if not rows:
-        return ["No model was evaluated, so there is nothing to say about how good the models are."]
+        return ["No model was evaluated, so nothing is known about how good the models are."]
     if len(rows) == 1:
         return [_single(rows[0], main)]
-    if not comparable:
-        return [
-            "These runs do not all have the same data and clients. Their numbers stand side by side but do not compare."
-        ]
+    if not results.comparable:
+        return ["These runs do not all have the same data and clients, so their numbers do not compare."]
     sentences = [_ahead(rows[0], rows[1], main)]
     alone = next((row for row in rows if row.method == ALONE), None)
     if alone is not None:
@@ -36,77 +35,58 @@ def lead_sentences(rows: Sequence[SummaryRow], main: Column, comparable: bool, j
 
 def _single(row: SummaryRow, main: Column) -> str:
     seeds = "" if len(row.seeds) == 1 else f", averaged over {counted(len(row.seeds), 'seed')}"
-    unfinished = "" if row.whole else " Not every run went through."
+    unfinished = "" if row.complete else " Not every run finished."
     worst = row.worst10(main)
-    tenth = f" The worst tenth of the clients has {_text(worst, main)}." if worst.values else ""
+    tenth = f" The worst tenth of the clients has {main.amount(worst)}." if worst.values else ""
     return (
-        f"{row.label} ends with a mean {lower_first(main.title)} of {_amount(row, main)} over "
+        f"{row.label} ends with a mean {lower_first(main.title)} of {main.amount(row.cell(main))} over "
         f"{counted(row.clients, 'client')}{seeds}.{tenth}{unfinished}"
     )
 
 
 def _ahead(first: SummaryRow, second: SummaryRow, main: Column) -> str:
-    quality = "highest" if main.higher_is_better else "lowest"
+    extreme = "highest" if main.higher_is_better else "lowest"
     name = lower_first(main.title)
-    if math.isclose(first.cell(main).mean or 0.0, second.cell(main).mean or 0.0, rel_tol=1e-12):
-        return f"{first.label} and {second.label} share the {quality} mean {name}, {_amount(first, main)}."
-    start = (
-        f"{first.label} ends with the {quality} mean {name}, {_amount(first, main)}; "
-        f"next is {second.label} with {_amount(second, main)}."
+    best, next_best = first.cell(main), second.cell(main)
+    if math.isclose(best.mean or 0.0, next_best.mean or 0.0, rel_tol=1e-12):
+        return f"{first.label} and {second.label} share the {extreme} mean {name}, {main.amount(best)}."
+    order = (
+        f"{first.label} ends with the {extreme} mean {name}, {main.amount(best)}; "
+        f"next is {second.label} with {main.amount(next_best)}."
     )
-    lost = [row.label for row in (first, second) if not row.whole]
-    if lost:
-        return f"{start} Not every run of {listed(lost)} went through, so this is no verdict."
-    difference = paired_difference(first.cell(main).values, second.cell(main).values)
+    incomplete = [row.label for row in (first, second) if not row.complete]
+    if incomplete:
+        return f"{order} Not every run of {listed(incomplete)} finished, so this is not conclusive."
+    difference = paired_difference(best.values, next_best.values)
     if difference is None:
-        return f"{start} The two have no seed in common, so the difference cannot be judged."
+        return f"{order} The two have no seed in common, so the difference cannot be tested."
     if difference.low is None or difference.high is None:
-        return f"{start} With one seed in common there is no telling this from chance."
+        return f"{order} One seed in common does not show whether this is chance."
     sign = 1 if main.higher_is_better else -1
     low, high = sorted((sign * difference.low, sign * difference.high))
-    interval = f"{_points(low, main)} to {_points(high, main)}{' points' if main.percentage else ''}"
-    verdict = (
-        "more than the noise between seeds"
-        if difference.clear and low > 0
-        else "within the noise between seeds: these runs do not tell the two apart"
-    )
+    interval = f"{main.write(low)} to {main.write(high)}{' points' if main.percentage else ''}"
+    verdict = "significant" if difference.clear and low > 0 else "not significant: these runs do not separate the two"
     return (
-        f"{start} The lead is {verdict} (95% interval of the paired difference: {interval}, "
+        f"{order} The difference is {verdict} (95% interval of the paired difference: {interval}, "
         f"{counted(difference.seeds, 'seed')})."
     )
 
 
 def _against_alone(others: Sequence[SummaryRow], alone: SummaryRow, main: Column) -> str:
-    above, below, open_ = [], [], []
+    better, worse, undecided = [], [], []
     for row in others:
         difference = paired_difference(row.cell(main).values, alone.cell(main).values)
-        if difference is None or not difference.clear or not (row.whole and alone.whole):
-            open_.append(row.label)
+        if difference is None or not difference.clear or not (row.complete and alone.complete):
+            undecided.append(row.label)
         elif (difference.mean > 0) == main.higher_is_better:
-            above.append(row.label)
+            better.append(row.label)
         else:
-            below.append(row.label)
-    verdicts = []
-    if above:
-        verdicts.append(f"{listed(above, 20)} {_be(above)} better by more than the noise")
-    if below:
-        verdicts.append(f"{listed(below, 20)} {_be(below)} worse by more than the noise")
-    if open_:
-        verdicts.append(f"for {listed(open_, 20)} these runs do not tell")
-    return f"Against training alone ({alone.label}, {_amount(alone, main)}): {'; '.join(verdicts)}."
-
-
-def _be(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
-def _amount(row: SummaryRow, main: Column) -> str:
-    return _text(row.cell(main), main)
-
-
-def _text(cell: Estimate, main: Column) -> str:
-    return main.mean_text(cell) + ("%" if main.percentage else "")
-
-
-def _points(value: float, main: Column) -> str:
-    return fixed(100 * value, 2) if main.percentage else main.write(value)
+            worse.append(row.label)
+    verdicts = [
+        f"{listed(labels, 20)} {'is' if len(labels) == 1 else 'are'} significantly {verdict}"
+        for labels, verdict in ((better, "better"), (worse, "worse"))
+        if labels
+    ]
+    if undecided:
+        verdicts.append(f"for {listed(undecided, 20)} these runs do not decide")
+    return f"Against training alone ({alone.label}, {main.amount(alone.cell(main))}): {'; '.join(verdicts)}."

@@ -1,4 +1,4 @@
-"""Which runs belong together: the seeds of one method are one series, each evaluated model a view of it."""
+"""Runs by method: the seeds of one method are one series, each evaluated model a view of it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ALONE = "local"
 class Group:
     """All runs of one method.
 
-    A mean over seeds that stopped at different rounds would be the mean of nothing, so as soon as one
-    run went through, those that did not are left out of every number; the report names them.
+    A mean over seeds that stopped at different rounds means nothing, so as soon as one run finished, those that
+    did not are left out of every number; the report names them.
     """
 
     method: str
@@ -43,8 +43,8 @@ class Group:
         return tuple(run for run in self.every_run if run.path not in counted)
 
     @property
-    def whole(self) -> bool:
-        """Whether every run went through; a method judged by its surviving seeds looks too good."""
+    def complete(self) -> bool:
+        """Whether every run finished; a method with only its finished seeds looks too good."""
         return all(run.complete for run in self.every_run)
 
     @property
@@ -81,19 +81,19 @@ class Series:
 
     def last(self, run: Run) -> dict[str, Any]:
         """The last evaluation of this model in a run; empty where there is none."""
-        found = self.evaluations(run)
-        return found[-1][1] if found else {}
+        evaluations = self.evaluations(run)
+        return evaluations[-1][1] if evaluations else {}
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Put the runs of each method together, in the order of the labels.
+    """Group the runs by method, in the order of the labels.
 
     Two runs of a method with the same seed are not repetitions of each other (somebody tried two
-    settings), so they become methods of their own, told apart by their folders.
+    settings), so they become methods of their own, named after their folders.
     """
     groups = [
-        Group(method, label, tuple(sorted(found, key=lambda run: run.seed)))
-        for (method, label), found in _by(runs, lambda r: (str(r.info["method"]), tidy(r.label))).items()
+        Group(method, label, tuple(sorted(members, key=lambda run: run.seed)))
+        for (method, label), members in _by(runs, lambda r: (str(r.info["method"]), tidy(r.label))).items()
     ]
     base = Path(os.path.commonpath([run.path.absolute() for run in runs])) if runs else Path()
     groups = [part for group in groups for part in _split_repeated(group, base)]
@@ -108,11 +108,11 @@ def all_series(groups: Sequence[Group]) -> list[Series]:
 
 
 def same_data(runs: Sequence[Run]) -> bool:
-    """Whether all runs of a seed saw the same clients and were judged alike; nothing can be compared without."""
+    """Whether all runs of a seed saw the same clients and were evaluated alike; without that nothing compares."""
     if len({run.info.get("data") for run in runs}) > 1 or len({validation_share(run) for run in runs}) > 1:
         return False
-    for found in _by(runs, lambda run: run.seed).values():
-        if any(run.info["clients"] != found[0].info["clients"] for run in found):
+    for members in _by(runs, lambda run: run.seed).values():
+        if any(run.info["clients"] != members[0].info["clients"] for run in members):
             return False
     return True
 
@@ -130,8 +130,8 @@ def score(evaluation: dict[str, Any], metric: str, statistic: str = "mean") -> f
 
 def best_score(series: Series, run: Run, metric: str, higher_is_better: bool = True) -> float | None:
     """The best mean over clients in any evaluated round of a run, None where no round has one."""
-    found = [score(evaluation, metric) for _, evaluation in series.evaluations(run)]
-    return (max if higher_is_better else min)((v for v in found if v is not None), default=None)
+    scores = [score(evaluation, metric) for _, evaluation in series.evaluations(run)]
+    return (max if higher_is_better else min)((v for v in scores if v is not None), default=None)
 
 
 def client_scores(evaluation: dict[str, Any], metric: str) -> list[float | None]:
@@ -147,14 +147,14 @@ def tidy(text: str) -> str:
 def _split_repeated(group: Group, base: Path) -> list[Group]:
     parts = {base: list(group.every_run)}
     for folder in (lambda run: run.path.absolute().parent, lambda run: run.path.absolute()):
-        if all(len({run.seed for run in found}) == len(found) for found in parts.values()):
+        if all(len({run.seed for run in members}) == len(members) for members in parts.values()):
             break
         parts = _by(group.every_run, folder)
     if len(parts) == 1:
         return [group]
     return [
-        replace(group, label=f"{group.label} ({_relative(path, base)})", every_run=tuple(found))
-        for path, found in parts.items()
+        replace(group, label=f"{group.label} ({_relative(path, base)})", every_run=tuple(members))
+        for path, members in parts.items()
     ]
 
 
@@ -163,7 +163,7 @@ def _relative(path: Path, base: Path) -> str:
 
 
 def _by(runs: Sequence[Run], key: Callable[[Run], Key]) -> dict[Key, list[Run]]:
-    found: dict[Key, list[Run]] = defaultdict(list)
+    groups: dict[Key, list[Run]] = defaultdict(list)
     for run in runs:
-        found[key(run)].append(run)
-    return found
+        groups[key(run)].append(run)
+    return groups

@@ -9,7 +9,7 @@ from typing import Any
 from fedapm.core.metrics import AUC
 from fedapm.report.comparison.columns import DRIFT, SENT, WORST, Column, Estimate, table_columns
 from fedapm.report.comparison.series import Series, all_series, best_score, group_runs, same_data, score, sent_bytes
-from fedapm.report.evaluated_on import JudgedBy, judged_by
+from fedapm.report.evaluated_on import EvaluatedOn, evaluated_on
 from fedapm.report.metrics import MAIN, MetricInfo, metrics_of
 from fedapm.report.numbers import finite
 from fedapm.report.significance import clear_best
@@ -26,12 +26,12 @@ class SummaryRow:
     method: str
     view: str
     seeds: tuple[int, ...]
-    whole: bool
-    """Whether every run of the method went through; if not, the row is never marked as best."""
+    complete: bool
+    """Whether every run of the method finished; if not, the row is never marked as best."""
     clients: int
     auc_clients: tuple[int, ...]
     """How many clients have an AUC, for each seed."""
-    judged_by: JudgedBy
+    evaluated_on: EvaluatedOn
     """Which data the scores are about; with validation data "test" in a name means that."""
     columns: tuple[Column, ...]
     """What the row has a cell for, in order."""
@@ -58,8 +58,8 @@ class SummaryRow:
             "method": self.method,
             "view": self.view,
             "seeds": list(self.seeds),
-            "complete": self.whole,
-            "judged_by": self.judged_by,
+            "complete": self.complete,
+            "judged_by": self.evaluated_on,
             "clients": self.clients,
             "auc_clients": list(self.auc_clients),
         } | cells
@@ -68,13 +68,19 @@ class SummaryRow:
 def summary_table(runs: Sequence[Run]) -> list[SummaryRow]:
     """The rows of the comparison, the highest accuracy (or the lowest test loss) first.
 
-    A cell is marked as best only where it is ahead of the runner-up by more than the noise between
-    seeds, where its method lost no run on the way, and where all runs saw the same data.
+    A cell is marked as best only where it is significantly better than the second best, where every run of its
+    method finished, and where all runs saw the same data.
+
+    Args:
+        runs: The runs to compare, of one method or several.
+
+    Returns:
+        One row for each evaluated model of each method.
     """
     metrics = metrics_of(runs)
     series = all_series(group_runs(runs))
-    rows = [_row(one, metrics) for one in series]
-    if same_data([run for one in series for run in one.group.runs]):
+    rows = [_row(model, metrics) for model in series]
+    if same_data([run for model in series for run in model.group.runs]):
         rows = _mark_best(rows)
     main = main_column(rows)
     return sorted(rows, key=lambda row: _rank(row.cell(main).mean, main))
@@ -117,10 +123,10 @@ def _row(series: Series, metrics: Sequence[MetricInfo]) -> SummaryRow:
         method=series.group.method,
         view=series.view,
         seeds=tuple(last),
-        whole=series.group.whole,
+        complete=series.group.complete,
         clients=max(len(run.info["clients"]) for run in runs),
         auc_clients=tuple(int(n) for e in last.values() if (n := score(e, AUC.name, "clients")) is not None),
-        judged_by=judged_by(runs),
+        evaluated_on=evaluated_on(runs),
         columns=columns,
         cells={c.field: Estimate.of({run.seed: _value(c, series, run) for run in runs}) for c in columns},
     )
@@ -146,14 +152,14 @@ def _last_drift(run: Run) -> float | None:
 def _mark_best(rows: list[SummaryRow]) -> list[SummaryRow]:
     for column in _columns(rows):
         best = clear_best([_contending(row, column) for row in rows], column.higher_is_better)
-        if best is not None and rows[best].whole:
+        if best is not None and rows[best].complete:
             marked = replace(rows[best].cell(column), best=True)
             rows[best] = replace(rows[best], cells={**rows[best].cells, column.field: marked})
     return rows
 
 
 def _contending(row: SummaryRow, column: Column) -> Mapping[int, float]:
-    """A method that sends nothing is not the best at sending little: it does not take part."""
+    """A method that sends nothing does not compete for sending the least."""
     values = row.cell(column).values
     return {} if column == SENT and not any(values.values()) else values
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import matplotlib.style
+import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -23,8 +24,12 @@ from fedapm.report.numbers import tick
 WIDTH = 4.1
 """Inches. Narrow, so that the text is still read when a phone shows the figure on its whole width."""
 
-INK = "#1a1a1a"
+INK, GREY = "#1a1a1a", "#6b7075"
+HEIGHT = 2.65
+"""Inches, of the axes of a figure with curves."""
 LEGEND_ROW = 0.185
+LEGEND_LETTERS, LETTERS_BESIDE = 58, 8
+"""How many letters fit in a row of a legend, and how many the piece of line before a name takes."""
 LOG_FROM = 30.0
 """Values that differ by more than this factor need powers of ten."""
 
@@ -101,6 +106,26 @@ def power_ticks(axis: Axis, ratio: float) -> None:
 def plain_numbers(axis: Axis) -> None:
     """Tick labels as the rest of the page writes numbers."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+
+
+def scale_values(axes: Axes, values: Sequence[float], may_be_log: bool) -> None:
+    """Powers of ten where values differ by more than a linear axis can show; the axis says so."""
+    if may_be_log and values and min(values) > 0 and max(values) / min(values) > LOG_FROM:
+        axes.set_yscale("log")
+        axes.set_ylabel(f"{axes.get_ylabel()}, log scale")
+        power_ticks(axes.yaxis, max(values) / min(values))
+    else:
+        round_ticks(axes.yaxis)
+
+
+def legend_columns(labels: Sequence[str]) -> int:
+    """As many as fit below a figure."""
+    lengths = [len(short(label)) for label in labels]
+    for columns in (4, 3, 2):
+        parts = np.array_split(lengths, min(columns, len(lengths)))
+        if sum(max(part) + LETTERS_BESIDE for part in parts) <= LEGEND_LETTERS:
+            return columns
+    return 1
 
 
 def name_rows(axes: Axes, labels: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
@@ -11,12 +12,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as MplPath
 
-from fedapm.report.comparison.clients import ClientRow, ClientScores
 from fedapm.report.comparison.columns import Column
 from fedapm.report.comparison.summary import SummaryRow
 from fedapm.report.figures.canvas import INK, as_html, drawing, name_rows, new_figure, round_ticks
 from fedapm.report.figures.style import Style
 from fedapm.report.numbers import lower_first
+
+if TYPE_CHECKING:
+    from fedapm.report.comparison.sections.clients import ClientRow, ClientScores
 
 MOST_DOTS = 120
 MOST_HATCHED = 60
@@ -24,7 +27,7 @@ ROOM_FOR_NAMES = 56
 _GREY = "#9aa0a6"
 
 
-def draw_spread(table: ClientScores, rows: dict[str, SummaryRow], looks: dict[str, Style]) -> Markup:
+def draw_spread(table: ClientScores, rows: dict[str, SummaryRow], styles: dict[str, Style]) -> Markup:
     """Where the clients of each method lie: all as dots, or their quantiles where there are many.
 
     Seeds are pooled: averaged over seeds, a client that does badly in one of them would vanish.
@@ -39,8 +42,8 @@ def draw_spread(table: ClientScores, rows: dict[str, SummaryRow], looks: dict[st
         labels = [str(handle.get_label()) for handle in handles]
         figure, axes = new_figure(0.6 + 0.3 * len(shown), labels, handles, columns=2 if many else 3)
         for place, row in enumerate(shown):
-            colour = looks[row.series.name].colour
-            (_draw_quantiles if many else _draw_dots)(axes, factor * np.array(row.every_score), place, colour)
+            color = styles[row.series.name].color
+            (_draw_quantiles if many else _draw_dots)(axes, factor * np.array(row.every_score), place, color)
             summary = rows[row.series.name]
             mean, worst = summary.cell(table.column).mean, summary.worst10(table.column).mean
             if mean is not None:
@@ -67,7 +70,7 @@ def draw_gains(row: ClientRow, table: ClientScores, limit: float, style: Style, 
     with drawing():
         figure, axes = new_figure(1.65)
         up, down = _bars([max(gain, 0.0) for gain in gains]), _bars([min(gain, 0.0) for gain in gains])
-        axes.add_patch(PathPatch(up, facecolor=style.colour, edgecolor="none"))
+        axes.add_patch(PathPatch(up, facecolor=style.color, edgecolor="none"))
         axes.add_patch(_pale(down, style, len(gains)))
         axes.axhline(0.0, color=INK, linewidth=0.8)
         axes.set_xlim(-0.7, len(gains) - 0.3)
@@ -97,15 +100,15 @@ def _spread_legend(many: bool) -> list[Line2D]:
     return [half, Line2D([], [], color=_GREY, linewidth=1.4, label="5% to 95% of clients"), mean, worst]
 
 
-def _draw_dots(axes: Axes, values: np.ndarray, place: int, colour: str) -> None:
+def _draw_dots(axes: Axes, values: np.ndarray, place: int, color: str) -> None:
     shift = 0.44 * (np.arange(values.size) * 0.618034 % 1.0 - 0.5)
-    axes.plot(values, place + shift, "o", color=colour, markersize=3, alpha=0.5, markeredgewidth=0)
+    axes.plot(values, place + shift, "o", color=color, markersize=3, alpha=0.5, markeredgewidth=0)
 
 
-def _draw_quantiles(axes: Axes, values: np.ndarray, place: int, colour: str) -> None:
+def _draw_quantiles(axes: Axes, values: np.ndarray, place: int, color: str) -> None:
     low, first, third, high = (float(q) for q in np.quantile(values, (0.05, 0.25, 0.75, 0.95)))
-    axes.plot([low, high], [place, place], color=colour, linewidth=1.4, alpha=0.6)
-    axes.plot([first, third], [place, place], color=colour, linewidth=6, alpha=0.6, solid_capstyle="butt")
+    axes.plot([low, high], [place, place], color=color, linewidth=1.4, alpha=0.6)
+    axes.plot([first, third], [place, place], color=color, linewidth=6, alpha=0.6, solid_capstyle="butt")
 
 
 def _bars(heights: Sequence[float]) -> MplPath:
@@ -129,8 +132,8 @@ def _bars(heights: Sequence[float]) -> MplPath:
 def _pale(bars: MplPath, style: Style, clients: int) -> PathPatch:
     """Losses: hatched, or a light tint where bars are too thin for a hatch."""
     if clients > MOST_HATCHED:
-        return PathPatch(bars, facecolor=style.colour, edgecolor="none", alpha=0.5)
-    return PathPatch(bars, facecolor="white", edgecolor=style.colour, linewidth=0.7, hatch="/////")
+        return PathPatch(bars, facecolor=style.color, edgecolor="none", alpha=0.5)
+    return PathPatch(bars, facecolor="white", edgecolor=style.color, linewidth=0.7, hatch="/////")
 
 
 def _extent(values: Sequence[float], column: Column) -> str:

@@ -6,24 +6,29 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from fedapm.report.comparison.curves import Curve, Quantity, curve
 from fedapm.report.comparison.series import Series
-from fedapm.report.figures.canvas import LOG_FROM, as_html, drawing, new_figure, power_ticks, round_ticks, short
+from fedapm.report.figures.canvas import (
+    GREY,
+    HEIGHT,
+    as_html,
+    drawing,
+    legend_columns,
+    new_figure,
+    round_ticks,
+    scale_values,
+    short,
+)
 from fedapm.report.figures.style import Style
 from fedapm.report.numbers import plain
 
-HEIGHT = 2.65
 MOST_POINTS = 240
-LEGEND_LETTERS = 58
-LETTERS_BESIDE = 8
 PUBLISHED = "published"
 PUBLISHED_LINE = (0.0, (4.0, 2.0))
-_GREY = "#6b7075"
 
 
 @dataclass(frozen=True)
@@ -46,25 +51,21 @@ class PublishedLine:
     """What somebody else published about a method: no seeds, no bytes, only a mean in each round."""
 
     name: str
-    colour: str
+    color: str
     rounds: list[int]
     values: list[float]
 
 
-def lines_of(quantity: Quantity, series: Sequence[Series], looks: dict[str, Style]) -> list[Line]:
+def lines_of(quantity: Quantity, series: Sequence[Series], styles: dict[str, Style]) -> list[Line]:
     """What a figure of this quantity shows; what belongs to a method and not to a model is drawn once."""
-    found = []
-    drawn: set[str] = set()
-    for one in series:
-        if not quantity.per_view and one.group.label in drawn:
-            continue
-        line = curve(one, quantity)
-        if line is not None:
-            drawn.add(one.group.label)
-            name = one.name if quantity.per_view else one.group.label
-            scaled = _scaled(line, 100.0) if quantity.percentage else line
-            found.append(Line(name, looks[one.name], scaled, one.group.sends_nothing))
-    return found
+    lines: dict[str, Line] = {}
+    for model in series:
+        name = model.name if quantity.per_view else model.group.label
+        values = curve(model, quantity) if name not in lines else None
+        if values is not None:
+            values = scaled(values, 100.0) if quantity.percentage else values
+            lines[name] = Line(name, styles[model.name], values, model.group.sends_nothing)
+    return list(lines.values())
 
 
 def draw_curves(
@@ -73,33 +74,35 @@ def draw_curves(
     """Mean over seeds as a line, smallest to largest seed as a band.
 
     Against bytes, a method that sends nothing has no place on the axis: its last value is a dashed level. Published
-    curves are thin, broken and without markers, in the colour of their method.
+    curves are thin, broken and without markers, in the color of their method.
     """
     levels = [by_bytes and line.sends_nothing for line in lines]
     labels = [line.level_name if level else line.name for line, level in zip(lines, levels, strict=True)]
     handles = [_handle(line.style, level) for line, level in zip(lines, levels, strict=True)]
-    columns = _legend_columns(lines, bool(published))
+    # the same against rounds and bytes, so that the two figures of a pair line up
+    widest = [line.level_name if line.sends_nothing else line.name for line in lines]
+    columns = legend_columns([*widest, PUBLISHED] if published else widest)
     if published:
         # against bytes there is nothing to draw, only room to keep, so that the two figures of a pair line up
         labels.append(" " if by_bytes else PUBLISHED)
-        handles.append(Line2D([], [], color=_GREY, linestyle=PUBLISHED_LINE, linewidth=1.0, visible=not by_bytes))
+        handles.append(Line2D([], [], color=GREY, linestyle=PUBLISHED_LINE, linewidth=1.0, visible=not by_bytes))
         published = () if by_bytes else published
     values = [v for line in lines for v in (*line.curve.low, *line.curve.high)]
     with drawing():
         figure, axes = new_figure(HEIGHT, labels, handles, columns)
         for other in published:
-            axes.plot(other.rounds, other.values, color=other.colour, linestyle=PUBLISHED_LINE, linewidth=1.0)
+            axes.plot(other.rounds, other.values, color=other.color, linestyle=PUBLISHED_LINE, linewidth=1.0)
             values += other.values
         for line, level in zip(lines, levels, strict=True):
             if level:
-                axes.axhline(line.curve.mean[-1], color=line.style.colour, linestyle="--", linewidth=1.3)
+                axes.axhline(line.curve.mean[-1], color=line.style.color, linestyle="--", linewidth=1.3)
             else:
-                _draw_line(axes, line, by_bytes)
+                draw_curve(axes, line.curve, line.style, by_bytes)
         axes.set_xlabel("sent up and down by all clients (MB)" if by_bytes else "round")
         axes.set_ylabel(quantity.axis)
         round_ticks(axes.xaxis, integer=not by_bytes)
         axes.set_xlim(left=0)
-        _scale_values(axes, values, quantity)
+        scale_values(axes, values, not quantity.percentage)
         name = f"{quantity.key}-{'bytes' if by_bytes else 'rounds'}"
         return as_html(figure, name, _description(quantity, lines, by_bytes, published))
 
@@ -108,40 +111,37 @@ def _description(quantity: Quantity, lines: Sequence[Line], by_bytes: bool, publ
     unit = " in per cent" if quantity.percentage else ""
     against = "megabytes sent" if by_bytes else "rounds"
     ends = ", ".join(f"{line.name} {plain(line.curve.mean[-1], 4)}" for line in lines)
-    others = ", ".join(f"{one.name} {plain(one.values[-1], 4)}" for one in published)
+    others = ", ".join(f"{line.name} {plain(line.values[-1], 4)}" for line in published)
     beside = f" Published curves, at the last round shown: {others}." if others else ""
     return f"{quantity.title}{unit} against {against}. Last values: {ends}.{beside}"
 
 
-def _legend_columns(lines: Sequence[Line], published: bool) -> int:
-    """As many as fit, the same against rounds and bytes so that the two figures of a pair line up."""
-    lengths = [len(line.level_name if line.sends_nothing else short(line.name)) for line in lines]
-    lengths += [len(PUBLISHED)] if published else []
-    for columns in (4, 3, 2):
-        parts = np.array_split(lengths, min(columns, len(lengths)))
-        if sum(max(part) + LETTERS_BESIDE for part in parts) <= LEGEND_LETTERS:
-            return columns
-    return 1
-
-
 def _handle(style: Style, level: bool) -> Line2D:
     if level:
-        return Line2D([], [], color=style.colour, linestyle="--", linewidth=1.3)
+        return Line2D([], [], color=style.color, linestyle="--", linewidth=1.3)
     face, line = style.face, style.line
-    return Line2D([], [], color=style.colour, linestyle=line, marker=style.marker, markerfacecolor=face)
+    return Line2D([], [], color=style.color, linestyle=line, marker=style.marker, markerfacecolor=face)
 
 
-def _draw_line(axes: Axes, line: Line, by_bytes: bool) -> None:
-    shown = _thinned(line.curve)
-    places = shown.megabytes if by_bytes else shown.rounds
-    style = line.style
-    if shown.seeds > 1:
-        axes.fill_between(places, shown.low, shown.high, color=style.colour, alpha=0.13, linewidth=0)
+def draw_curve(axes: Axes, curve: Curve, style: Style, by_bytes: bool = False, band: float = 0.13) -> None:
+    """One curve: the mean over seeds as a line, the smallest to the largest seed as a band.
+
+    Args:
+        axes: Where to draw.
+        curve: The values, in the units of the axes.
+        style: The look of the line.
+        by_bytes: Whether the horizontal axis has megabytes and not rounds.
+        band: How opaque the band is.
+    """
+    curve = _thinned(curve)
+    places = curve.megabytes if by_bytes else curve.rounds
+    if curve.seeds > 1:
+        axes.fill_between(places, curve.low, curve.high, color=style.color, alpha=band, linewidth=0)
     every = max(1, math.ceil(len(places) / 7))
     axes.plot(
         places,
-        shown.mean,
-        color=style.colour,
+        curve.mean,
+        color=style.color,
         linestyle=style.line,
         marker=style.marker,
         markerfacecolor=style.face,
@@ -149,37 +149,23 @@ def _draw_line(axes: Axes, line: Line, by_bytes: bool) -> None:
     )
 
 
-def _thinned(whole: Curve) -> Curve:
-    """At most so many points, the last among them: more than that no eye sees and no page should carry."""
-    count = len(whole.rounds)
+def _thinned(curve: Curve) -> Curve:
+    """At most so many points, the last among them: more cannot be seen and would only make the page larger."""
+    count = len(curve.rounds)
     if count <= MOST_POINTS:
-        return whole
-    kept = sorted({round(i * (count - 1) / (MOST_POINTS - 1)) for i in range(MOST_POINTS)})
+        return curve
+    shown = sorted({round(i * (count - 1) / (MOST_POINTS - 1)) for i in range(MOST_POINTS)})
     return Curve(
-        [whole.rounds[i] for i in kept],
-        [whole.megabytes[i] for i in kept],
-        [whole.mean[i] for i in kept],
-        [whole.low[i] for i in kept],
-        [whole.high[i] for i in kept],
-        whole.seeds,
+        [curve.rounds[i] for i in shown],
+        [curve.megabytes[i] for i in shown],
+        [curve.mean[i] for i in shown],
+        [curve.low[i] for i in shown],
+        [curve.high[i] for i in shown],
+        curve.seeds,
     )
 
 
-def _scaled(whole: Curve, factor: float) -> Curve:
-    return replace(
-        whole,
-        mean=[factor * value for value in whole.mean],
-        low=[factor * value for value in whole.low],
-        high=[factor * value for value in whole.high],
-    )
-
-
-def _scale_values(axes: Axes, values: Sequence[float], quantity: Quantity) -> None:
-    """Powers of ten where values differ by more than a linear axis can show; the axis says so."""
-    low, high = min(values), max(values)
-    if not quantity.percentage and low > 0 and high / low > LOG_FROM:
-        axes.set_yscale("log")
-        axes.set_ylabel(f"{quantity.axis}, log scale")
-        power_ticks(axes.yaxis, high / low)
-    else:
-        round_ticks(axes.yaxis)
+def scaled(curve: Curve, factor: float) -> Curve:
+    """The same curve in another unit."""
+    low, mean, high = ([factor * value for value in values] for values in (curve.low, curve.mean, curve.high))
+    return replace(curve, low=low, mean=mean, high=high)

@@ -24,7 +24,7 @@ from fedapm.report.numbers import plain
 ROOM_FOR_VALUES = 0.2
 
 
-def draw_drift(drifts: FinalDrifts, looks: dict[str, Style]) -> Markup:
+def draw_drift(drifts: FinalDrifts, styles: dict[str, Style]) -> Markup:
     """Mean over seeds as a bar, the standard deviation over seeds as a whisker, the mean in digits beside it."""
     shown = drifts.methods
     with drawing():
@@ -32,12 +32,12 @@ def draw_drift(drifts: FinalDrifts, looks: dict[str, Style]) -> Markup:
         left = _scale(axes, shown)
         for place, entry in enumerate(shown):
             mean, std = entry.drift.mean or 0.0, entry.drift.std
-            axes.barh(place, mean - left, left=left, height=0.62, color=looks[entry.series].colour, linewidth=0)
+            axes.barh(place, mean - left, left=left, height=0.62, color=styles[entry.series].color, linewidth=0)
             if std:
                 ends = [max(mean - std, left), mean + std]
                 # a rim, because some bars are as dark as the whisker
-                for colour, width, size in (("#ffffff", 3.2, 9.0), (INK, 1.2, 7.0)):
-                    axes.plot(ends, [place, place], "|-", c=colour, lw=width, ms=size, mew=width)
+                for color, width, size in (("#ffffff", 3.2, 9.0), (INK, 1.2, 7.0)):
+                    axes.plot(ends, [place, place], "|-", c=color, lw=width, ms=size, mew=width)
             beside = (mean + (std or 0.0), place)
             axes.annotate(plain(mean, 2), beside, (5, 0), textcoords="offset points", va="center", fontsize=8.0)
         name_rows(axes, [entry.label for entry in shown])

@@ -1,7 +1,7 @@
 """One look for each method, the same in every figure and table.
 
-Colour alone does not do: about one man in twelve cannot tell some of them apart and a grey print tells
-none, so each method also has a marker of its own, and colours that come a second time a broken line.
+Color alone does not do: about one man in twelve cannot tell some of them apart and a grey print tells
+none, so each method also has a marker of its own, and colors that come a second time a broken line.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Literal
 
 from markupsafe import Markup
 from matplotlib.markers import MarkerStyle
-from matplotlib.path import Path as DataSummary
+from matplotlib.path import Path as MplPath
 
 from fedapm.report.comparison.series import Series
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5529a", "#1a1a1a", "#c98a00", "#3fa3dc")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#b5529a", "#1a1a1a", "#c98a00", "#3fa3dc")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h", "d", "8")
-ALONE_COLOUR, ALONE_MARKER = "#6b7075", "X"
+ALONE_COLOR, ALONE_MARKER = "#6b7075", "X"
 SECOND_TIME: tuple[float, ...] = (6.0, 1.2, 1.2, 1.2)
 OTHER_VIEWS = ((1.2, 1.4), (3.5, 1.4), (6.0, 1.4, 1.2, 1.4, 1.2, 1.4))
 
@@ -27,7 +27,7 @@ OTHER_VIEWS = ((1.2, 1.4), (3.5, 1.4), (6.0, 1.4, 1.2, 1.4, 1.2, 1.4))
 class Style:
     """How a line, its markers and its legend entry are drawn; no dashes means a solid line."""
 
-    colour: str
+    color: str
     marker: str
     dashes: tuple[float, ...] = ()
     hollow: bool = False
@@ -41,27 +41,27 @@ class Style:
     @property
     def face(self) -> str:
         """The inside of a marker."""
-        return "#ffffff" if self.hollow else self.colour
+        return "#ffffff" if self.hollow else self.color
 
 
-def styles(series: Sequence[Series]) -> dict[str, Style]:
-    """A style for each series by its name: methods differ in colour and marker, their views in the line."""
-    found: dict[str, Style] = {}
+def assign_styles(series: Sequence[Series]) -> dict[str, Style]:
+    """A style for each series by its name: methods differ in color and marker, their views in the line."""
+    styles: dict[str, Style] = {}
     turn: dict[str, int] = {}
-    for position, one in enumerate(series):
-        label = one.group.label
+    for position, model in enumerate(series):
+        label = model.group.label
         dashes: tuple[float, ...] = ()
-        view = one.group.views.index(one.view)
-        if one.alone:
-            colour, marker = ALONE_COLOUR, ALONE_MARKER
+        view = model.group.views.index(model.view)
+        if model.alone:
+            color, marker = ALONE_COLOR, ALONE_MARKER
         else:
             turn.setdefault(label, len(turn))
-            colour, marker = COLOURS[turn[label] % len(COLOURS)], _markers()[turn[label] % len(_markers())]
-            dashes = SECOND_TIME if turn[label] >= len(COLOURS) else ()
+            color, marker = COLORS[turn[label] % len(COLORS)], _markers()[turn[label] % len(_markers())]
+            dashes = SECOND_TIME if turn[label] >= len(COLORS) else ()
         if view:
             dashes = OTHER_VIEWS[(view - 1) % len(OTHER_VIEWS)]
-        found[one.name] = Style(colour, marker, dashes, bool(view), position)
-    return found
+        styles[model.name] = Style(color, marker, dashes, bool(view), position)
+    return styles
 
 
 def swatch(style: Style) -> Markup:
@@ -69,8 +69,8 @@ def swatch(style: Style) -> Markup:
     dashes = f' stroke-dasharray="{" ".join(f"{1.6 * d:g}" for d in style.dashes)}"' if style.dashes else ""
     return Markup(
         '<svg class="swatch" viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">'
-        f'<path d="M2 7H26" stroke="{style.colour}" stroke-width="2" fill="none"{dashes}/>'
-        f'<path d="{_outline(style.marker)}" fill="{style.face}" stroke="{style.colour}"/></svg>'
+        f'<path d="M2 7H26" stroke="{style.color}" stroke-width="2" fill="none"{dashes}/>'
+        f'<path d="{_outline(style.marker)}" fill="{style.face}" stroke="{style.color}"/></svg>'
     )
 
 
@@ -81,10 +81,10 @@ def _markers() -> tuple[str, ...]:
 def _outline(marker: str) -> str:
     style = MarkerStyle(marker)
     path = style.get_path().transformed(style.get_transform())
-    letters = {DataSummary.MOVETO: "M", DataSummary.LINETO: "L", DataSummary.CURVE3: "Q", DataSummary.CURVE4: "C"}
+    letters = {MplPath.MOVETO: "M", MplPath.LINETO: "L", MplPath.CURVE3: "Q", MplPath.CURVE4: "C"}
     pieces = []
     for points, code in path.iter_segments(simplify=False):
-        if code == DataSummary.CLOSEPOLY:
+        if code == MplPath.CLOSEPOLY:
             pieces.append("Z")
             continue
         places = [f"{14 + 8.5 * x:.2f} {7 - 8.5 * y:.2f}" for x, y in points.reshape(-1, 2)]

@@ -14,17 +14,24 @@ from matplotlib.lines import Line2D
 
 from fedapm.report.comparison.columns import Column, Estimate
 from fedapm.report.comparison.curves import Curve, Quantity
-from fedapm.report.figures.canvas import LOG_FROM, as_html, drawing, new_figure, power_ticks, round_ticks, short
+from fedapm.report.figures.canvas import (
+    HEIGHT,
+    INK,
+    as_html,
+    drawing,
+    legend_columns,
+    new_figure,
+    round_ticks,
+    scale_values,
+    short,
+)
+from fedapm.report.figures.curves import draw_curve, scaled
 from fedapm.report.figures.style import MARKERS, Style
 from fedapm.report.numbers import lower_first, plain
 from fedapm.report.sweep.axis import ValueAxis
 
-HEIGHT = 2.65
 APART = 0.012
 """How far lines stand beside each other, as a share of the axis, so that whiskers do not hide one another."""
-LETTERS = 58
-MOST_POINTS = 240
-INK = "#1a1a1a"
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,9 @@ class RoundLine:
 
 def value_styles(count: int) -> list[Style]:
     """A look for each of some values in order: from dark to light, each with a marker of its own."""
-    colours = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.86, max(count, 1)))
+    colors = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.86, max(count, 1)))
     return [
-        Style(to_hex(colours[i]), MARKERS[i % len(MARKERS)], (4.0, 1.6) if i >= len(MARKERS) else (), False, i)
+        Style(to_hex(colors[i]), MARKERS[i % len(MARKERS)], (4.0, 1.6) if i >= len(MARKERS) else (), False, i)
         for i in range(count)
     ]
 
@@ -71,7 +78,7 @@ def draw_values(column: Column, axis: ValueAxis, lines: Sequence[ValueLine], nam
         handles.append(Line2D([], [], color=INK, linestyle="", marker="x", markeredgewidth=1.6))
         labels.append("diverged")
     with drawing():
-        figure, axes = new_figure(HEIGHT, labels, handles, _legend_columns(labels))
+        figure, axes = new_figure(HEIGHT, labels, handles, legend_columns(labels))
         for position, line in enumerate(lines):
             shift = APART * axis.width * (position - (len(lines) - 1) / 2)
             _draw_line(axes, line, factor, shift, axis.numeric)
@@ -79,8 +86,8 @@ def draw_values(column: Column, axis: ValueAxis, lines: Sequence[ValueLine], nam
         unit = " (%)" if column.percentage else ""
         axes.set_ylabel(f"{lower_first(column.title)}{unit}")
         means = [factor * cell.mean for line in lines for cell in line.cells if cell.mean is not None]
-        _scale(axes, means, not column.percentage)
-        return as_html(figure, name, _told(column, axis, lines))
+        scale_values(axes, means, not column.percentage)
+        return as_html(figure, name, _description(column, axis, lines))
 
 
 def draw_rounds(quantity: Quantity, lines: Sequence[RoundLine], name: str) -> Markup:
@@ -88,18 +95,18 @@ def draw_rounds(quantity: Quantity, lines: Sequence[RoundLine], name: str) -> Ma
     factor = 100.0 if quantity.percentage else 1.0
     labels = [line.name for line in lines]
     handles = [
-        Line2D([], [], color=line.style.colour, linestyle=line.style.line, marker=line.style.marker) for line in lines
+        Line2D([], [], color=line.style.color, linestyle=line.style.line, marker=line.style.marker) for line in lines
     ]
     with drawing():
-        figure, axes = new_figure(HEIGHT, labels, handles, _legend_columns(labels))
+        figure, axes = new_figure(HEIGHT, labels, handles, legend_columns(labels))
         for line in lines:
-            _draw_curve(axes, line, factor)
+            draw_curve(axes, scaled(line.curve, factor), line.style, band=0.1)
         axes.set_xlabel("round")
         axes.set_ylabel(quantity.axis)
         round_ticks(axes.xaxis, integer=True)
         axes.set_xlim(left=0)
         values = [factor * v for line in lines for v in (*line.curve.low, *line.curve.high)]
-        _scale(axes, values, not quantity.percentage)
+        scale_values(axes, values, not quantity.percentage)
         ends = ", ".join(f"{line.name}: {plain(factor * line.curve.mean[-1], 4)}" for line in lines)
         return as_html(figure, name, f"{quantity.axis} over rounds; last values {ends}.")
 
@@ -107,26 +114,26 @@ def draw_rounds(quantity: Quantity, lines: Sequence[RoundLine], name: str) -> Ma
 def _handle(line: ValueLine, connected: bool) -> Line2D:
     style = line.style
     if line.level is not None:
-        return Line2D([], [], color=style.colour, linestyle="--", linewidth=1.3)
+        return Line2D([], [], color=style.color, linestyle="--", linewidth=1.3)
     dashes = style.line if connected else ""
-    return Line2D([], [], color=style.colour, linestyle=dashes, marker=style.marker, markerfacecolor=style.face)
+    return Line2D([], [], color=style.color, linestyle=dashes, marker=style.marker, markerfacecolor=style.face)
 
 
 def _draw_line(axes: Axes, line: ValueLine, factor: float, shift: float, connected: bool) -> None:
     style = line.style
     if line.level is not None and line.level.mean is not None:
         mean, std = factor * line.level.mean, factor * (line.level.std or 0.0)
-        axes.axhline(mean, color=style.colour, linestyle="--", linewidth=1.3)
+        axes.axhline(mean, color=style.color, linestyle="--", linewidth=1.3)
         if std:
-            axes.axhspan(mean - std, mean + std, color=style.colour, alpha=0.1, linewidth=0)
-    there = [(place + shift, cell.mean, cell.std or 0.0) for place, cell in line.at if cell.mean is not None]
-    if there:
-        places, means, stds = zip(*there, strict=True)
+            axes.axhspan(mean - std, mean + std, color=style.color, alpha=0.1, linewidth=0)
+    points = [(place + shift, cell.mean, cell.std or 0.0) for place, cell in line.at if cell.mean is not None]
+    if points:
+        places, means, stds = zip(*points, strict=True)
         axes.errorbar(
             places,
             factor * np.array(means),
             yerr=factor * np.array(stds) if any(stds) else None,
-            color=style.colour,
+            color=style.color,
             linestyle=style.line if connected else "",
             marker=style.marker,
             markerfacecolor=style.face,
@@ -138,7 +145,7 @@ def _draw_line(axes: Axes, line: ValueLine, factor: float, shift: float, connect
             [place + shift for place in line.diverged],
             [0.03] * len(line.diverged),
             transform=axes.get_xaxis_transform(),
-            color=style.colour,
+            color=style.color,
             linestyle="",
             marker="x",
             markeredgewidth=1.6,
@@ -146,47 +153,15 @@ def _draw_line(axes: Axes, line: ValueLine, factor: float, shift: float, connect
         )
 
 
-def _draw_curve(axes: Axes, line: RoundLine, factor: float) -> None:
-    style, curve = line.style, line.curve
-    kept = np.unique(np.linspace(0, len(curve.rounds) - 1, min(len(curve.rounds), MOST_POINTS)).round().astype(int))
-    rounds = np.array(curve.rounds)[kept]
-    low, mean, high = (factor * np.array(values)[kept] for values in (curve.low, curve.mean, curve.high))
-    if curve.seeds > 1:
-        axes.fill_between(rounds, low, high, color=style.colour, alpha=0.1, linewidth=0)
-    every = max(1, -(-len(rounds) // 7))
-    start = style.position * every // 5 % every
-    axes.plot(rounds, mean, color=style.colour, linestyle=style.line, marker=style.marker, markevery=(start, every))
-
-
-def _scale(axes: Axes, values: Sequence[float], may_be_log: bool) -> None:
-    """Powers of ten where values differ by more than a linear axis can show; the axis says so."""
-    if may_be_log and values and min(values) > 0 and max(values) / min(values) > LOG_FROM:
-        axes.set_yscale("log")
-        axes.set_ylabel(f"{axes.get_ylabel()}, log scale")
-        power_ticks(axes.yaxis, max(values) / min(values))
-    else:
-        round_ticks(axes.yaxis)
-
-
-def _legend_columns(labels: Sequence[str]) -> int:
-    """As many as fit below the figure."""
-    lengths = [len(short(label)) for label in labels]
-    for columns in (4, 3, 2):
-        parts = np.array_split(lengths, min(columns, len(lengths)))
-        if sum(max(part) + 8 for part in parts) <= LETTERS:
-            return columns
-    return 1
-
-
-def _told(column: Column, axis: ValueAxis, lines: Sequence[ValueLine]) -> str:
-    """The figure in words, for those who do not see it."""
+def _description(column: Column, axis: ValueAxis, lines: Sequence[ValueLine]) -> str:
+    """The figure in words, for screen readers."""
     labels = dict(zip(axis.places, axis.labels, strict=True))
-    told = []
+    descriptions = []
     for line in lines:
         parts = [f"{column.mean_text(cell)} at {labels[place]}" for place, cell in line.at]
         parts += [f"diverged at {labels[place]}" for place in line.diverged]
         if line.level is not None:
             parts.append(f"{column.mean_text(line.level)} without the setting")
-        told.append(f"{line.name}: {', '.join(parts)}")
+        descriptions.append(f"{line.name}: {', '.join(parts)}")
     unit = " in per cent" if column.percentage else ""
-    return f"{column.title}{unit} against {axis.setting}. {'; '.join(told)}."
+    return f"{column.title}{unit} against {axis.setting}. {'; '.join(descriptions)}."

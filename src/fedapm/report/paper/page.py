@@ -1,53 +1,37 @@
-"""The first page of ``fedapm paper``: what each step found, with the way to its own report."""
+"""The first page of ``fedapm paper``: the result of each step, with a link to its own report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from fedapm.report.comparison import heading
 from fedapm.report.comparison.columns import metric_column
-from fedapm.report.comparison.headline import lead_sentences
-from fedapm.report.comparison.series import all_series, group_runs, same_data
-from fedapm.report.comparison.summary import filled_columns, main_column, summary_table
-from fedapm.report.evaluated_on import judged_by
-from fedapm.report.figures.style import styles, swatch
+from fedapm.report.comparison.headline import headline_sentences
 from fedapm.report.metrics import MAIN, MetricInfo, metrics_of
 from fedapm.report.numbers import finite
+from fedapm.report.page import Page, Section
+from fedapm.report.results import Results
+from fedapm.report.sweep.drawings import against_values
 from fedapm.report.sweep.headline import sweep_sentences
-from fedapm.report.sweep.page import Drawing, against_values
 from fedapm.report.sweep.runs import read_sweep
-from fedapm.report.templates import fill
 from fedapm.runs.files import read_json, write_atomic
-from fedapm.runs.layout import PAPER_COMPARE, PAPER_FRACTION, PAPER_RHO, PAPER_TUNE, REPORT, SWEEP_INFO, TUNE_INFO
+from fedapm.runs.layout import (
+    PAPER_COMPARE,
+    PAPER_FRACTION,
+    PAPER_RHO,
+    PAPER_TUNE,
+    REPORT,
+    SWEEP_INFO,
+    TUNE_INFO,
+    TUNED,
+)
 from fedapm.runs.records import find_runs
 
 SWEEPS = {PAPER_RHO: "The penalty ρ", PAPER_FRACTION: "Clients in a round"}
-
-
-@dataclass(frozen=True)
-class TunedRow:
-    """What the search found for one method."""
-
-    label: str
-    trials: int
-    ended: str
-    """How many trials were cut short or diverged."""
-    best: str
-    default: str
-    settings: str
-
-
-@dataclass(frozen=True)
-class SweepPart:
-    """A sweep in short."""
-
-    title: str
-    link: str
-    sentences: list[str]
-    figures: list[Drawing]
 
 
 def write_paper_report(folder: Path) -> Path:
@@ -59,72 +43,80 @@ def write_paper_report(folder: Path) -> Path:
 
 def render_paper(folder: Path) -> str:
     """The page as HTML."""
-    runs = find_runs(folder / PAPER_COMPARE)
-    groups = group_runs(runs)
-    rows = summary_table(runs)
-    main = main_column(rows)
-    looks = styles(all_series(groups))
+    results = Results.of(find_runs(folder / PAPER_COMPARE))
     search = read_json(folder / PAPER_TUNE / TUNE_INFO)
-    return fill(
-        "paper.html.j2",
-        title=f"{heading.title(groups)}: tuned alike and compared",
-        facts=heading.facts(groups, runs),
-        lead=lead_sentences(rows, main, same_data(runs), judged_by(runs)),
-        tuned=tuned_rows(search),
-        budget=_budget(search),
-        rows=rows,
-        columns=filled_columns(rows),
-        main=main,
-        swatches={name: swatch(style) for name, style in looks.items()},
-        several_seeds=any(len(row.seeds) > 1 for row in rows),
-        sweeps=_sweeps(folder),
-    )
+    comparison = {"results": results, "link": f"{PAPER_COMPARE}/{REPORT}"}
+    tuned = {"rows": tuned_rows(search), "budget": _budget(search), "link": f"{PAPER_TUNE}/{TUNED}"}
+    return Page(
+        title=f"{heading.title(results.groups)}: tuned alike and compared",
+        facts=heading.facts(results.groups),
+        headline=headline_sentences(results),
+        sections=[
+            Section("compared", "Comparison on test data", "paper_comparison.html.j2", comparison, link="Comparison"),
+            Section("tuned", "Search on validation data", "paper_search.html.j2", tuned, link="Search"),
+            *_sweeps(folder),
+        ],
+        footer='Versions, hardware, times and the command are in <a href="card.md">card.md</a>.',
+    ).render()
 
 
-def tuned_rows(record: Mapping[str, Any]) -> list[TunedRow]:
-    """The rows of the table of the search; an unfinished search has none."""
+def tuned_rows(record: Mapping[str, Any]) -> list[tuple[str | Markup, ...]]:
+    """The rows of the table of the search; an unfinished search has none.
+
+    Args:
+        record: What ``tune.json`` holds.
+
+    Returns:
+        Label, trials, score of the best trial, score of the default settings and settings of the best trial.
+    """
     name = str(record.get("arguments", {}).get("metric", MAIN[0]))
     metric = next((metric for metric in metrics_of([]) if metric.name == name), MetricInfo(name, name))
-    return [_tuned_row(found, metric) for found in record.get("methods", {}).values()]
+    return [_tuned_row(method, metric) for method in record.get("methods", {}).values()]
 
 
-def _tuned_row(found: Mapping[str, Any], metric: MetricInfo) -> TunedRow:
+def _tuned_row(method: Mapping[str, Any], metric: MetricInfo) -> tuple[str | Markup, ...]:
     def score(value: Any) -> str:
         number = finite(value)
         if number is None:
             return "–"
-        # the search makes everything larger, so it has the negative of a loss
+        # the search maximizes, so it has the negative of a loss
         return metric_column(metric).write(number if metric.higher_is_better else -number)
 
-    ended = [f"{found[kind]} {kind}" for kind in ("pruned", "diverged") if found.get(kind)]
-    settings = ", ".join(f"{key} = {_written(value)}" for key, value in found.get("settings", {}).items())
-    return TunedRow(
-        str(found["label"]),
-        int(found["trials"]),
-        ", ".join(ended),
-        score(found["best"]),
-        score(found["default"]),
-        settings or "as they were",
+    ended = ", ".join(f"{method[kind]} {kind}" for kind in ("pruned", "diverged") if method.get(kind))
+    trials = escape(int(method["trials"]))
+    if ended:
+        trials += Markup(' <span class="std">{}</span>').format(ended)
+    settings = ", ".join(f"{key} = {_written(value)}" for key, value in method.get("settings", {}).items())
+    return (
+        str(method["label"]),
+        trials,
+        score(method["best"]),
+        score(method["default"]),
+        settings or "unchanged",
     )
 
 
 def _budget(record: Mapping[str, Any]) -> str:
     asked = record.get("arguments", {})
     return (
-        f"{asked.get('trials')} trials of each method, {asked.get('rounds')} rounds a trial, judged by "
+        f"{asked.get('trials')} trials of each method, {asked.get('rounds')} rounds a trial, evaluated by "
         f"{asked.get('metric')} on a part of each client’s training data"
     )
 
 
-def _sweeps(folder: Path) -> list[SweepPart]:
-    found = []
+def _sweeps(folder: Path) -> list[Section]:
+    sections: list[Section] = []
     for name, title in SWEEPS.items():
         if (folder / name / SWEEP_INFO).is_file():
             sweep = read_sweep(folder / name)
-            main = main_column([row for point in sweep.points for row in point.rows])
-            figures = against_values(sweep, f"{name}-")
-            found.append(SweepPart(title, f"{name}/{REPORT}", sweep_sentences(sweep, main), figures))
-    return found
+            results = Results(sweep.methods, sweep.rows, sweep.runs)
+            context = {
+                "sentences": sweep_sentences(sweep, results.main),
+                "figures": against_values(sweep, results, f"{name}-"),
+                "link": f"{name}/{REPORT}",
+            }
+            sections.append(Section(f"sweep-{len(sections) + 1}", title, "paper_sweep.html.j2", context))
+    return sections
 
 
 def _written(value: Any) -> str:

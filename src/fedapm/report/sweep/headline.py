@@ -1,4 +1,4 @@
-"""What is seen in a sweep, in a sentence or two, and no more than the numbers say."""
+"""What a sweep shows, in a sentence or two, and no more than that."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Result:
     mean: float
 
     @property
-    def whole(self) -> bool:
-        """Whether all its seeds went through; a result of surviving seeds looks too good."""
+    def complete(self) -> bool:
+        """Whether all its seeds finished; a result of those that did looks too good."""
         return self.point.state == "complete"
 
 
@@ -39,31 +39,31 @@ def sweep_sentences(sweep: Sweep, main: Column) -> list[str]:
         if (mean := row.cell(main).mean) is not None
     ]
     if not results:
-        return ["No run went through, so there is nothing to say about the values."]
+        return ["No run finished, so nothing is known about the values."]
     results.sort(key=lambda result: -result.mean if main.higher_is_better else result.mean)
     return [_best(results, main), *_ranges(results, main)]
 
 
 def _best(results: Sequence[Result], main: Column) -> str:
-    quality, name = ("highest" if main.higher_is_better else "lowest"), lower_first(main.title)
+    extreme, name = ("highest" if main.higher_is_better else "lowest"), lower_first(main.title)
     first = results[0]
     if len(results) == 1:
         return f"{_who(first)} has a mean {name} of {_amount(first, main)}; there is nothing to compare it with."
     second = results[1]
     if math.isclose(first.mean, second.mean, rel_tol=1e-12):
-        return f"{_who(first)} and {_who(second)} share the {quality} mean {name}, {_amount(first, main)}."
-    start = (
-        f"The {quality} mean {name} is that of {_who(first)}, {_amount(first, main)}; next is {_who(second)} "
+        return f"{_who(first)} and {_who(second)} share the {extreme} mean {name}, {_amount(first, main)}."
+    order = (
+        f"The {extreme} mean {name} is that of {_who(first)}, {_amount(first, main)}; next is {_who(second)} "
         f"with {_amount(second, main)}."
     )
-    if not (first.whole and second.whole):
-        return f"{start} Not every seed of the two went through, so this is no verdict."
+    if not (first.complete and second.complete):
+        return f"{order} Not every seed of the two finished, so this is not conclusive."
     difference = paired_difference(first.row.cell(main).values, second.row.cell(main).values)
     if difference is None or difference.low is None:
-        return f"{start} With one seed there is no telling this from chance."
+        return f"{order} One seed does not show whether this is chance."
     if difference.clear:
-        return f"{start} The difference is more than the noise between {counted(difference.seeds, 'seed')}."
-    return f"{start} That is within the noise between seeds: these runs do not tell the two apart."
+        return f"{order} The difference is significant over {counted(difference.seeds, 'seed')}."
+    return f"{order} The difference is not significant: these runs do not separate the two."
 
 
 def _ranges(results: Sequence[Result], main: Column) -> list[str]:
@@ -71,16 +71,16 @@ def _ranges(results: Sequence[Result], main: Column) -> list[str]:
     models: dict[str, list[Result]] = {}
     for result in results:
         models.setdefault(result.row.label, []).append(result)
-    moving = {label: found for label, found in sorted(models.items()) if len(found) > 1}
+    moving = {label: members for label, members in sorted(models.items()) if len(members) > 1}
     if not moving or len(moving) > MOST_RANGES:
         return []
     unit = "%" if main.percentage else ""
-    told = [
-        f"from {main.write(min(r.mean for r in found))}{unit} to {main.write(max(r.mean for r in found))}{unit} "
+    ranges = [
+        f"from {main.write(min(r.mean for r in members))}{unit} to {main.write(max(r.mean for r in members))}{unit} "
         f"for {label}"
-        for label, found in moving.items()
+        for label, members in moving.items()
     ]
-    return [f"Over the values tried, the mean {lower_first(main.title)} goes {listed(told)}."]
+    return [f"Over the values tried, the mean {lower_first(main.title)} goes {listed(ranges)}."]
 
 
 def _who(result: Result) -> str:

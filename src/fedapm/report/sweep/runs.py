@@ -83,32 +83,37 @@ class Sweep:
         return [run for point in self.points for run in point.group.every_run]
 
     @property
+    def rows(self) -> list[SummaryRow]:
+        """Every model at every point."""
+        return [row for point in self.points for row in point.rows]
+
+    @property
     def methods(self) -> list[Group]:
-        """All runs of each method, wherever they stand."""
-        found: dict[tuple[str, str], list[Run]] = {}
+        """All runs of each method, at any value."""
+        runs: dict[tuple[str, str], list[Run]] = {}
         for point in self.points:
-            found.setdefault((point.group.method, point.group.label), []).extend(point.group.every_run)
-        return [Group(method, label, tuple(runs)) for (method, label), runs in found.items()]
+            runs.setdefault((point.group.method, point.group.label), []).extend(point.group.every_run)
+        return [Group(method, label, tuple(members)) for (method, label), members in runs.items()]
 
     @property
     def models(self) -> list[Model]:
         """Everything that was evaluated, in the order of the points."""
-        found: dict[str, list[tuple[Point, SummaryRow]]] = {}
+        results: dict[str, list[tuple[Point, SummaryRow]]] = {}
         firsts: dict[str, str] = {}
         for point in self.points:
             for row in point.rows:
-                found.setdefault(row.label, []).append((point, row))
+                results.setdefault(row.label, []).append((point, row))
                 firsts.setdefault(point.group.label, row.label)
-        return [Model(name, name in firsts.values(), results) for name, results in found.items()]
+        return [Model(name, name in firsts.values(), members) for name, members in results.items()]
 
     def as_rows(self) -> list[dict[str, Any]]:
         """Every number as plain JSON values, one row for each model of each point."""
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for point in self.points:
-            about = {"values": dict(point.values), "state": point.state}
-            bare = {"label": point.group.label, "method": point.group.method, "seeds": []}
-            found += [about | row.as_dict() for row in point.rows] or [about | bare]
-        return found
+            place = {"values": dict(point.values), "state": point.state}
+            empty = {"label": point.group.label, "method": point.group.method, "seeds": []}
+            rows += [place | row.as_dict() for row in point.rows] or [place | empty]
+        return rows
 
 
 def read_sweep(folder: Path) -> Sweep:
@@ -118,7 +123,7 @@ def read_sweep(folder: Path) -> Sweep:
     if not isinstance(vary, dict) or not isinstance(places, dict) or not vary:
         raise FedapmError(f"{folder / SWEEP_INFO} is not the record of a sweep.")
     axes = {str(name): _ordered(values) for name, values in vary.items()}
-    found: dict[tuple[str, str, str], list[tuple[Run, dict[str, Any]]]] = {}
+    members: dict[tuple[str, str, str], list[tuple[Run, dict[str, Any]]]] = {}
     missing = []
     for place, values in places.items():
         relative = PurePosixPath(place)
@@ -129,10 +134,10 @@ def read_sweep(folder: Path) -> Sweep:
             continue
         run = load_run(folder / relative)
         key = (str(run.info["method"]), tidy(run.label), json.dumps(values, sort_keys=True))
-        found.setdefault(key, []).append((run, values))
-    if not found:
+        members.setdefault(key, []).append((run, values))
+    if not members:
         raise FedapmError(f"{folder} holds no run of its sweep yet.")
-    points = [_point(method, label, members) for (method, label, _), members in found.items()]
+    points = [_point(method, label, placed) for (method, label, _), placed in members.items()]
     points.sort(key=lambda point: (point.group.label.casefold(), point.group.method, _place_in(axes, point.values)))
     return Sweep(axes, points, missing)
 
@@ -167,8 +172,8 @@ def _point(method: str, label: str, members: Sequence[tuple[Run, dict[str, Any]]
 
 
 def _ordered(values: Any) -> list[Any]:
-    found = list(values) if isinstance(values, list) else [values]
-    return sorted(found) if is_numeric(found) else found
+    ordered = list(values) if isinstance(values, list) else [values]
+    return sorted(ordered) if is_numeric(ordered) else ordered
 
 
 def _place_in(axes: Mapping[str, Sequence[Any]], values: Mapping[str, Any]) -> list[int]:

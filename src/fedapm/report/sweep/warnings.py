@@ -1,15 +1,12 @@
-"""What did not go as planned in a sweep."""
+"""What went wrong in a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from fedapm.report.comparison import warnings
-from fedapm.report.evaluated_on import judged_by, settings_of
+from fedapm.report.comparison.sections import warnings
+from fedapm.report.evaluated_on import evaluated_on
 from fedapm.report.numbers import counted, listed
+from fedapm.report.settings import differing_settings
 from fedapm.report.sweep.runs import Point, Sweep
-from fedapm.runs.config import MAY_CHANGE_ON_RESUME
 from fedapm.runs.records import Run
 
 _ENDED = {
@@ -19,7 +16,7 @@ _ENDED = {
 }
 
 
-def sweep_troubles(sweep: Sweep) -> list[str]:
+def sweep_problems(sweep: Sweep) -> list[str]:
     """One sentence for each thing that the figures do not show by themselves."""
     named = [point.named for point in sweep.points if point.counts]
     return [
@@ -40,7 +37,7 @@ def _not_there(sweep: Sweep) -> list[str]:
 
 
 def _incomplete(point: Point) -> list[str]:
-    """The seeds of a point that did not go through, those that ended alike in one sentence."""
+    """The seeds of a point that did not finish, those that ended alike in one sentence."""
     alike: dict[tuple[str, int], list[Run]] = {}
     for run in point.group.every_run:
         if not run.complete:
@@ -49,7 +46,7 @@ def _incomplete(point: Point) -> list[str]:
     fate = "The other seeds count without it." if point.counts else "There is no result at this value."
     sentences = []
     for (status, reached), runs in alike.items():
-        seeds = [str(run.seed) for run in runs]
+        seeds = [run.seed for run in runs]
         of = f" of {runs[0].info['rounds']}" if "rounds" in runs[0].info else ""
         sentences.append(
             f"{point.named.label}: {'seed' if len(seeds) == 1 else 'each of the seeds'} {listed(seeds)} "
@@ -61,13 +58,11 @@ def _incomplete(point: Point) -> list[str]:
 def _mixed(sweep: Sweep) -> list[str]:
     """Runs of a method that differ in more than the seed and what was varied do not belong in one line."""
     sentences = []
-    if judged_by(sweep.runs) == "both" and "data.validation" not in sweep.axes:
-        sentences.append("Some runs are judged by validation data and some by test data; their scores do not compare.")
+    if evaluated_on(sweep.runs) == "both" and "data.validation" not in sweep.axes:
+        sentences.append("Some runs are evaluated on validation data and some on test data: these do not compare.")
     for group in sweep.methods:
         apart = {"engine.seed"} | {_own_name(setting, group.method) for setting in sweep.axes}
-        tables = [_flat(settings_of(run)) for run in group.every_run]
-        names = sorted({name for table in tables for name in table} - apart - MAY_CHANGE_ON_RESUME)
-        differing = [name for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
+        differing = [name for name in differing_settings(group.every_run) if name not in apart]
         if differing:
             sentences.append(
                 f"The runs of {group.label} differ in more than the seed and what was varied ({listed(differing)})."
@@ -81,10 +76,3 @@ def _own_name(setting: str, method: str) -> str:
     if table != method:
         return setting
     return key if key.split(".")[0] in ("solver", "model") and "." in key else f"algorithm.{key}"
-
-
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in tables.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found

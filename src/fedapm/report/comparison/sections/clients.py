@@ -1,4 +1,4 @@
-"""Each client by itself: what it reaches with each method, and whether joining was worth it."""
+"""The clients one by one, and what each gains by taking part."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 from fedapm.report.comparison.columns import Column
 from fedapm.report.comparison.series import Series, client_scores
+from fedapm.report.figures.clients import draw_gains, draw_spread
+from fedapm.report.page import Figure, Section
+from fedapm.report.results import Results
 from fedapm.runs.records import Run
 
 Scores = list[float | None]
@@ -34,7 +37,7 @@ class AgainstAlone:
 
     @property
     def least(self) -> float | None:
-        """The gain of the client that fares worst."""
+        """The smallest gain of any client."""
         return min((gain for gain in self.gains if gain is not None), default=None)
 
 
@@ -59,7 +62,7 @@ class ClientScores:
     alone: ClientRow | None
     same_clients_each_seed: bool
     unmatched: list[str]
-    """Series of which some or all runs have other clients and therefore no place here."""
+    """Series with runs that have other clients and are left out here."""
 
 
 def client_table(series: Sequence[Series], column: Column) -> ClientScores | None:
@@ -67,20 +70,20 @@ def client_table(series: Sequence[Series], column: Column) -> ClientScores | Non
 
     Clients are matched by their ids; runs with other clients than the first run are left out.
     """
-    found = [(one, run) for one in series for run in one.group.runs if _scores(one, run, column)]
-    if not found:
+    scored = [(model, run) for model in series for run in model.group.runs if _scores(model, run, column)]
+    if not scored:
         return None
-    reference = _ids(found[0][1])
-    alone = next((one for one in series if one.alone), None)
-    matching: dict[str, dict[int, Scores]] = {one.name: {} for one in series}
-    for one, run in found:
+    reference = _ids(scored[0][1])
+    alone = next((model for model in series if model.alone), None)
+    matching: dict[str, dict[int, Scores]] = {model.name: {} for model in series}
+    for model, run in scored:
         if _ids(run) == reference:
-            matching[one.name][run.seed] = _scores(one, run, column)
+            matching[model.name][run.seed] = _scores(model, run, column)
     base = matching[alone.name] if alone else {}
-    rows = [_row(one, matching[one.name], base, column) for one in series if matching[one.name]]
+    rows = [_row(model, matching[model.name], base, column) for model in series if matching[model.name]]
     alone_row = next((row for row in rows if row.series == alone), None)
     order = _order(alone_row.scores if alone_row else _over_seeds([row.scores for row in rows]), column)
-    descriptions = [run.info["clients"] for _, run in found if _ids(run) == reference]
+    descriptions = [run.info["clients"] for _, run in scored if _ids(run) == reference]
     rows = [_reordered(row, order) for row in rows]
     return ClientScores(
         column=column,
@@ -88,7 +91,7 @@ def client_table(series: Sequence[Series], column: Column) -> ClientScores | Non
         rows=[row for row in rows if row.series != alone],
         alone=next((row for row in rows if row.series == alone), None),
         same_clients_each_seed=all(clients == descriptions[0] for clients in descriptions),
-        unmatched=sorted({one.name for one, run in found if _ids(run) != reference}),
+        unmatched=sorted({model.name for model, run in scored if _ids(run) != reference}),
     )
 
 
@@ -106,12 +109,12 @@ def _compare(by_seed: dict[int, Scores], base: dict[int, Scores], column: Column
     if not seeds:
         return None
     gains = [[_gain(a, b, column) for a, b in zip(by_seed[s], base[s], strict=True)] for s in seeds]
-    there = [[gain for gain in row if gain is not None] for row in gains]
+    known = [[gain for gain in row if gain is not None] for row in gains]
     return AgainstAlone(
         gains=_over_seeds(gains),
-        better=statistics.fmean(sum(gain > 0 for gain in row) for row in there),
-        equal=statistics.fmean(sum(gain == 0 for gain in row) for row in there),
-        worse=statistics.fmean(sum(gain < 0 for gain in row) for row in there),
+        better=statistics.fmean(sum(gain > 0 for gain in row) for row in known),
+        equal=statistics.fmean(sum(gain == 0 for gain in row) for row in known),
+        worse=statistics.fmean(sum(gain < 0 for gain in row) for row in known),
         seeds=len(seeds),
     )
 
@@ -138,8 +141,8 @@ def _over_seeds(rows: list[Scores]) -> Scores:
 
 
 def _mean(values: Scores) -> float | None:
-    there = [value for value in values if value is not None]
-    return statistics.fmean(there) if there else None
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _order(scores: Scores, column: Column) -> list[int]:
@@ -153,3 +156,37 @@ def _reordered(row: ClientRow, order: list[int]) -> ClientRow:
     if against is not None:
         against = replace(against, gains=[against.gains[i] for i in order])
     return replace(row, scores=[row.scores[i] for i in order], against_alone=against)
+
+
+def section(results: Results) -> Section:
+    """The section."""
+    clients = client_table(results.series, results.main)
+    context: dict[str, Any] = {"results": results, "clients": clients, "mean_count": _mean_count}
+    if clients is not None:
+        place = {row.label: position for position, row in enumerate(results.rows)}
+        clients = replace(clients, rows=sorted(clients.rows, key=lambda row: place[row.series.name]))
+        together = ", all seeds together" if results.several_seeds else ""
+        spread = draw_spread(clients, results.by_name, results.styles)
+        context |= {
+            "clients": clients,
+            "gains": _gains(clients, results),
+            "spread": Figure(f"{results.main.title} of the clients{together}", spread),
+        }
+    return Section("clients", "Clients", "clients.html.j2", context)
+
+
+def _gains(clients: ClientScores, results: Results) -> list[Figure]:
+    """What each client gains or loses with each method, all on one scale."""
+    compared = [row for row in clients.rows if row.against_alone is not None]
+    sizes = [abs(g) for row in compared if row.against_alone for g in row.against_alone.gains if g is not None]
+    limit = max(sizes, default=0.0) or 0.01
+    return [
+        Figure(name, draw_gains(row, clients, limit, results.styles[name], f"gains-{position}"))
+        for position, row in enumerate(compared)
+        for name in [row.series.name]
+    ]
+
+
+def _mean_count(value: float) -> str:
+    """Whole numbers as they are, others with one decimal."""
+    return f"{value:.1f}".removesuffix(".0")

@@ -1,4 +1,4 @@
-"""What the paper's authors published on the same data set, beside what was measured here."""
+"""What the paper's authors published, beside what was measured here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from fedapm.report.evaluated_on import data_settings
 from fedapm.report.figures.curves import PublishedLine
 from fedapm.report.figures.style import Style
 from fedapm.report.metrics import MetricInfo
-from fedapm.report.numbers import spread_of
+from fedapm.report.numbers import value_range
+from fedapm.report.page import Section
+from fedapm.report.results import Results
 from fedapm.runs.records import Run
 
 SCORES = tuple(metric_column(MetricInfo.of(metric.describe())) for metric in (ACCURACY, F1, AUC))
@@ -54,7 +56,6 @@ class Publication:
     """Rows of the report the paper has nothing on."""
     why_not_comparable: str
     about_curves: str
-    scores: tuple[Column, ...] = SCORES
 
 
 def publication(runs: Sequence[Run], rows: Sequence[SummaryRow]) -> Publication | None:
@@ -79,16 +80,16 @@ def published_data(runs: Sequence[Run]) -> str | None:
 
 
 def published_lines(
-    name: str | None, quantity: Quantity, series: Sequence[Series], looks: dict[str, Style], last_round: int
+    name: str | None, quantity: Quantity, series: Sequence[Series], styles: dict[str, Style], last_round: int
 ) -> list[PublishedLine]:
     """The published curves of the methods in a figure, as far as its rounds go; each once."""
     if name is None or quantity.key not in DRAWN or (quantity.key == "drift" and name in OTHER_BLOCKS):
         return []
     factor = 100.0 if quantity.percentage else 1.0
-    found: dict[str, PublishedLine] = {}
-    for one in series:
-        curves = published.curves(name, one.group.method)
-        if curves is None or one.group.method in found:
+    lines: dict[str, PublishedLine] = {}
+    for model in series:
+        curves = published.curves(name, model.group.method)
+        if curves is None or model.group.method in lines:
             continue
         values = getattr(curves, DRAWN[quantity.key])
         points = [
@@ -98,10 +99,10 @@ def published_lines(
         ]
         if points:
             rounds, heights = zip(*points, strict=True)
-            found[one.group.method] = PublishedLine(
-                one.group.label, looks[one.name].colour, list(rounds), list(heights)
+            lines[model.group.method] = PublishedLine(
+                model.group.label, styles[model.name].color, list(rounds), list(heights)
             )
-    return list(found.values())
+    return list(lines.values())
 
 
 def _same(scores: published.Scores, row: SummaryRow) -> bool:
@@ -113,16 +114,16 @@ def _why(name: str, runs: Sequence[Run]) -> str:
     if name in BY_LABEL_SKEW:
         shared = all(data_settings(run).get("partition") == "overlapping" for run in runs)
         reasons.append(
-            "the authors’ clients draw from one pool, so that one’s test sample may be another’s training sample, "
+            "the authors’ clients draw from one pool, so a test sample of one may be a training sample of another, "
             + ("as they do here" if shared else "while here a sample belongs to one client")
         )
     reasons.append("their FedAvg and FedProx train the shared block alone and leave the rest at its random start")
-    reasons.append("a client with one class in its test data counts as AUC 0 there and not at all here")
+    reasons.append("a client with one class in its test data counts as AUC 0 there and is left out here")
     return "; ".join(reasons) + "."
 
 
 def _about_curves(name: str) -> str:
-    known = [found for scores in published.table(name) if (found := published.curves(name, scores.method))]
+    known = [curves for scores in published.table(name) if (curves := published.curves(name, scores.method))]
     if not known:
         return "No curves were published for this data set."
     loss = (
@@ -137,5 +138,14 @@ def _about_curves(name: str) -> str:
         else "Their drift follows the formula used here, and like any drift it depends on the network, the split and "
         "the step size."
     )
-    seeds = spread_of([found.seeds for found in known], " to ")
+    seeds = value_range([curves.seeds for curves in known], " to ")
     return f"Published curves are means over {seeds} seeds. Their loss is left out of the figures: {loss}. {drift}"
+
+
+def section(results: Results) -> Section | None:
+    """The section; None where nothing was published on the data set."""
+    beside = publication(results.runs, results.rows)
+    if beside is None:
+        return None
+    context = {"results": results, "published": beside, "scores": SCORES, "source": published.SOURCE}
+    return Section("published", "Published", "published.html.j2", context)

@@ -1,4 +1,4 @@
-"""How long it takes to reach a level: rounds and megabytes, seed by seed."""
+"""How many rounds and megabytes each method needs to reach a level."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from fedapm.errors import FedapmError
-from fedapm.report.comparison.columns import Estimate
+from fedapm.report.comparison.columns import SENT, Estimate
 from fedapm.report.comparison.series import Series, all_series, best_score, group_runs, score, sent_bytes, tidy
-from fedapm.report.metrics import MetricInfo, metrics_of
+from fedapm.report.metrics import BUILT_IN, MetricInfo, metrics_of
 from fedapm.report.numbers import finite, fixed, tick
+from fedapm.report.page import Section
+from fedapm.report.results import Results
 from fedapm.runs.files import read_json
 from fedapm.runs.layout import COMPARE_INFO
 from fedapm.runs.records import Run
@@ -26,7 +28,7 @@ class Target:
     metric: MetricInfo
     level: float
     chosen: bool
-    """Whether it was picked from the very runs it is used on, because nobody named one."""
+    """Whether it was chosen from the runs it is used on, because none was given."""
 
     @property
     def title(self) -> str:
@@ -43,7 +45,7 @@ class TargetRow:
     """When one model of one method is at the target; the estimates hold only the seeds that get there."""
 
     label: str
-    whole: bool
+    complete: bool
     rounds: Estimate
     megabytes: Estimate
     seeds: int
@@ -100,7 +102,7 @@ def choose_targets(runs: Sequence[Run], metrics: Sequence[MetricInfo]) -> list[T
     series = all_series(group_runs(runs))
     targets = []
     for metric in metrics:
-        levels = [level for one in series if (level := _common_level(one, metric)) is not None]
+        levels = [level for model in series if (level := _common_level(model, metric)) is not None]
         if levels:
             level = _outwards(statistics.median(levels), metric.higher_is_better)
             targets.append(Target(metric, level, chosen=True))
@@ -112,7 +114,7 @@ def target_tables(runs: Sequence[Run], targets: Sequence[Target]) -> tuple[list[
     series = all_series(group_runs(runs))
     tables, unknown = [], []
     for target in targets:
-        rows = [row for one in series if (row := _row(one, target)) is not None]
+        rows = [row for model in series if (row := _row(model, target)) is not None]
         if rows:
             tables.append(TargetTable(target, sorted(rows, key=_quickest)))
         else:
@@ -136,7 +138,7 @@ def _row(series: Series, target: Target) -> TargetRow | None:
     first = {run.seed: _first_round(series, run, target) for run in runs}
     return TargetRow(
         label=series.name,
-        whole=series.group.whole,
+        complete=series.group.complete,
         rounds=Estimate.of(first),
         megabytes=Estimate.of({run.seed: _sent_until(run, first[run.seed]) for run in runs}),
         seeds=len(runs),
@@ -173,3 +175,28 @@ def _outwards(value: float, higher_is_better: bool) -> float:
 
 def _quickest(row: TargetRow) -> tuple[float, float, str]:
     return (-row.reached / row.seeds, row.rounds.mean or 0.0, row.label)
+
+
+def section(results: Results, levels: Mapping[str, float]) -> Section | None:
+    """The section; None for a single model without targets.
+
+    Args:
+        results: The comparison.
+        levels: The targets it was given; without any, some are chosen from the runs.
+    """
+    targets = named_targets(results.runs, levels)
+    if not targets and len(results.rows) > 1:
+        names = {*BUILT_IN, results.main.field}
+        targets = choose_targets(results.runs, [metric for metric in results.featured if metric.name in names])
+    tables, unknown = target_tables(results.runs, targets)
+    if not tables and not unknown:
+        return None
+    context = {
+        "results": results,
+        "tables": tables,
+        "unknown": unknown,
+        "chosen": not levels,
+        "gap": longest_gap(results.runs),
+        "sent": SENT,
+    }
+    return Section("targets", "Rounds and megabytes to a target", "targets.html.j2", context, link="Targets")
