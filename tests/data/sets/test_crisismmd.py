@@ -185,9 +185,7 @@ def test_a_changed_picture_leaves_the_texts_alone(root: Path) -> None:
     before, source = shards(root), Source(root)
     path = root / FOLDER / rows(root)[4].image
     Image.fromarray(np.zeros((30, 30, 3), np.uint8)).save(path)
-    with refused(
-        "images of crisismmd", "out of date", path.name, f"fedapm data prepare crisismmd --data-root {root}"
-    ):
+    with refused("images of crisismmd", "out of date", path.name, f"fedapm data prepare crisismmd --data-root {root}"):
         CrisisMMD().read(source)
     CrisisMMD().prepare(source)
     after = shards(root)
