@@ -14,11 +14,12 @@ from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.runs.layout import CHECKPOINTS, TRIALS
 from fedapm.simulation.loop import uninterrupted
+from fedapm.simulation.workers import WorkerDied, WorkerProcess
 from fedapm.tuning.display import SearchProgress
 from fedapm.tuning.options import Options
 from fedapm.tuning.study import Study
 from fedapm.tuning.trial import Outcome
-from fedapm.tuning.worker import PATIENCE, TrialWorker, WorkerDied
+from fedapm.tuning.worker import PATIENCE, trial_worker
 
 TRIES = 3
 """How often a trial is started again whose process dies."""
@@ -59,8 +60,8 @@ class Search:
     ) -> None:
         self.out, self.options, self.studies, self.clients, self.count = out, options, studies, clients, workers
         self.display = SearchProgress([study.search for study in studies], options, progress)
-        self._workers: list[TrialWorker] = []
-        self._jobs: dict[TrialWorker, Job] = {}
+        self._workers: list[WorkerProcess] = []
+        self._jobs: dict[WorkerProcess, Job] = {}
         self._deaths: Counter[Path] = Counter()
 
     def run(self) -> None:
@@ -100,7 +101,7 @@ class Search:
                 return
             self._start(worker, job)
 
-    def _start(self, worker: TrialWorker, job: Job) -> None:
+    def _start(self, worker: WorkerProcess, job: Job) -> None:
         self._jobs[worker] = job
         try:
             worker.send(job.message(self.options))
@@ -115,7 +116,7 @@ class Search:
                 return Job(study, number, self.out / TRIALS / study.search.name / str(number), settings)
         return None
 
-    def _handle(self, worker: TrialWorker, job: Job) -> None:
+    def _handle(self, worker: WorkerProcess, job: Job) -> None:
         message = worker.receive()
         if "step" in message:
             worker.send({"stop": job.study.report(job.number, message["step"], message["value"])})
@@ -132,15 +133,15 @@ class Search:
         rows = job.study.rows()
         self.display.update(job.study.search, rows, next(row for row in rows if row.number == job.number))
 
-    def _fork(self) -> TrialWorker:
-        return TrialWorker(self.clients, [worker.connection for worker in self._workers])
+    def _fork(self) -> WorkerProcess:
+        return trial_worker(self.clients, self._workers)
 
-    def _replace(self, worker: TrialWorker) -> None:
+    def _replace(self, worker: WorkerProcess) -> None:
         """Replace a process that died and resume its trial, a limited number of times."""
         job = self._jobs.pop(worker)
         self._deaths[job.folder] += 1
         self._workers.remove(worker)
-        worker.ask_to_stop()
+        worker.interrupt()
         worker.end(0)
         if self._deaths[job.folder] >= TRIES:
             raise FedapmError(
@@ -156,7 +157,7 @@ class Search:
         workers, self._workers = self._workers, []
         try:
             for worker in workers:
-                worker.ask_to_stop()
+                worker.interrupt()
             for worker in workers:
                 worker.end(PATIENCE)
         finally:
