@@ -63,10 +63,11 @@ method alone. Keys in `[algorithm]` go to every compared method that has them. `
 things in different methods, so put them in the method's own table. `fedapm run` knows only the five tables.
 
 A sixth, [`[flower]`](#flower), says how rounds are run over a network. `fedapm flower run` reads it; every other
-command passes over it, so one file serves for a simulation and for a deployment.
+command ignores it, so one file serves for a simulation and for a deployment.
 
 In Python the keys of `[solver]` and `[engine]` are keyword arguments of `fedapm.train`, the keys `personal`, `shared`,
-`frozen` and `preset` of `[model]` are too, and hyperparameters are arguments of the method: `FedAPM(rho=0.1)`.
+`frozen` and `preset` of `[model]` are too, and so are hyperparameters: `train("digits", rho=0.1)`, or
+`algorithm=FedAPM(rho=0.1)`.
 """
 
 
@@ -76,8 +77,7 @@ METHODS_INTRODUCTION = """\
 <!-- Written by docs/generate.py from the code. Change the docstrings there, not this page. -->
 
 Names are those given to `--algorithm`, to `--methods` and to `train(algorithm=…)`. Rows are what a report calls the
-method: one for each model it is judged by. What the methods are about, in words, is in
-[The methods](explanation/methods.md).
+method: one for each model that is evaluated. [The methods](explanation/methods.md) explains them in words.
 
 Bytes are those of one client in one round, up (what it sends) and down (what it receives): in thousands of bytes, and
 in brackets as a multiple of FedAvg's. They are measured, by one client's round on the network `cnn` for ten classes

@@ -131,7 +131,7 @@ def test_progress_is_told_to_the_end(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(tinyimagenet, "BLOCK", 20)
     reports: list[tuple[str, int, int]] = []
     TinyImageNet().read(Source(folder, progress=lambda *report: reports.append(report)))
-    assert reports == [("pictures", 20, 44), ("pictures", 40, 44), ("pictures", 44, 44)]
+    assert reports == [("images", 20, 44), ("images", 40, 44), ("images", 44, 44)]
 
 
 def test_without_a_root_it_says_what_it_needs() -> None:
