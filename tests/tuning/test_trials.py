@@ -66,7 +66,7 @@ def test_a_pruned_trial_can_be_told_and_is_not_chosen(tmp_path: Path) -> None:
 
 def test_a_trial_never_starts_processes_of_its_own(tmp_path: Path) -> None:
     options = Options(trials=1, rounds=1, search=("solver.lr=0.1",))
-    for engine, ran in (("processes", "sequential"), ("vectorised", "vectorised"), ("auto", "sequential")):
+    for engine, ran in (("processes", "sequential"), ("vectorized", "vectorized"), ("auto", "sequential")):
         search(tmp_path / engine, {"engine": {"engine": engine}}, options=options, methods=["local"])
         folder = tmp_path / engine / "trials" / "local" / "0" / "seed-0"
         assert json.loads((folder / "engine.json").read_text("utf-8"))["engine"] == ran

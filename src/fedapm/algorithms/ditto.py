@@ -1,4 +1,4 @@
-"""Ditto: a global model by FedAvg, and beside it a personal one held near it.
+"""Ditto: a global model by FedAvg, and personal models with a proximal term towards it.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021.
 """
@@ -42,7 +42,7 @@ class Ditto(Averaging):
         return State(v=u0)
 
     def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
-        """The global model from the broadcast one, and the personal one, drawn to the same."""
+        """w_i from the broadcast w, and v_i with a proximal term towards the same w."""
         stop_v = None if self.epochs_v is None else Epochs(self.epochs_v)
         u = task.minimize(broadcast.u)
         v = task.minimize(state.v, prox=Prox(self.lam, broadcast.u), stop=stop_v)

@@ -1,4 +1,4 @@
-"""FedAlt: the personal part first, then the shared part, as Gauss and Seidel would.
+"""FedAlt: alternating training, the personal part first and then the shared part (Gauss-Seidel).
 
 Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao: Federated Learning with Partial Model Personalization. ICML 2022.
 """

@@ -1,4 +1,4 @@
-"""FedAPM: partial personalisation by ADMM, whose shared part does not drift.
+"""FedAPM: partial personalisation by ADMM, which keeps the shared part from drifting.
 
 Zhu, Nie, Zeng, Wang, Sun, Yao, Chen, Xu, Yang: FedAPM: Federated Learning via ADMM with Partial Model
 Personalization. KDD 2025.
@@ -67,7 +67,7 @@ class FedAPM(Algorithm):
         return State(u=u0)
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
-        """v_i⁰, u_i⁰ = u⁰, π_i⁰ = 0, ξ_i⁰; with over-relaxation z_i⁰ = u⁰ too, which u_i and π_i then do not tell."""
+        """v_i⁰, u_i⁰ = u⁰, π_i⁰ = 0, ξ_i⁰; under over-relaxation also z_i⁰ = u⁰, which u_i and π_i do not determine."""
         start = State(v=v0, u=u0, pi=u0.zeros(), xi=self.xi or 0.0)
         return start if self.relax == 1 else start.replace(z=u0)
 

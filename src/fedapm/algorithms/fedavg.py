@@ -36,7 +36,7 @@ class FedAvg(Averaging):
         return ClientUpdate(self.upload(u, broadcast.u, task), state, u)
 
     def prox(self, u_bar: Vec) -> Prox | None:
-        """FedAvg holds nothing back."""
+        """FedAvg has no proximal term."""
         del u_bar
         return None
 

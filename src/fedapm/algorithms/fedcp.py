@@ -1,4 +1,4 @@
-"""FedCP: a conditional policy parts each sample's features into global and personal information.
+"""FedCP: a conditional policy splits each sample's features into global and personal information.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedCP: Separating Feature Information for Personalized Federated Learning via
 Conditional Policy. KDD 2023.

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the broadcast model.
+"""FedProx: FedAvg with a proximal term that keeps clients near the broadcast model.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
 """

@@ -41,7 +41,7 @@ class FedRoD(Averaging):
         return State(p=v0)
 
     def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
-        """Both at once: the personal head's loss does not reach what is shared."""
+        """Both in the same steps: the loss of h + p_i has no gradient in trunk and h."""
         require_classes(task, self.label)
         w = task.minimize(broadcast.u | state.p, loss=self.loss(task))
         u, p = w.only(broadcast.u), w.only(state.p)

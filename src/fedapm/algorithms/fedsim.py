@@ -1,4 +1,4 @@
-"""FedSim: both parts at once, as Jacobi would.
+"""FedSim: simultaneous training of both parts (Jacobi).
 
 Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao: Federated Learning with Partial Model Personalization. ICML 2022.
 """

@@ -1,4 +1,4 @@
-"""A classifier taken apart into trunk and head, for methods that put something between or beside them."""
+"""A classifier split into trunk and head, for methods that add something between or beside them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedapm.errors import FedapmError
 
 
 class Headed(nn.Module):
-    """A network whose parameters keep their names, but whose trunk and head are called one by one.
+    """A network whose trunk and head are called separately; its parameters keep their names.
 
     The network names its head as a stage: a fully connected layer, directly in the network, applied last.
     """
@@ -35,7 +35,7 @@ class Headed(nn.Module):
             self.register_buffer(name, buffer)
         trunk = network
         setattr(trunk, self.head_name, nn.Identity())
-        # kept out of the registered modules, so that every parameter has one name, its own
+        # not a registered module, so that every parameter has only one name
         object.__setattr__(self, "_trunk", trunk)
 
     @property
@@ -46,16 +46,16 @@ class Headed(nn.Module):
         return head
 
     def features(self, *inputs: Tensor) -> Tensor:
-        """What the trunk makes of the inputs."""
-        found: Tensor = self.__dict__["_trunk"](*inputs)
-        return found
+        """The output of the trunk."""
+        features: Tensor = self.__dict__["_trunk"](*inputs)
+        return features
 
     def head_parameters(self) -> tuple[str, ...]:
         """The names of the head's parameters."""
         return tuple(n for n, _ in self.named_parameters() if n.startswith(f"{self.head_name}."))
 
     def train(self, mode: bool = True) -> Headed:
-        """Switch the hidden trunk too, whose own flag no parent would reach."""
+        """Also set the mode of the trunk, which is no registered module."""
         super().train(mode)
         if "_trunk" in self.__dict__:
             self.__dict__["_trunk"].training = mode
@@ -81,13 +81,13 @@ class TwoHeads(Headed):
         """Both heads together; in training also the generic one alone, as (generic, both)."""
         features = self.features(*inputs)
         generic = self.own_head(features)
-        # the personal head learns what is left over and leaves no trace in what is shared
+        # detached, so that the personal head's loss has no gradient in the shared part
         both: Tensor = generic.detach() + self.personal_head(features.detach())
         return torch.stack([generic, both]) if self.training else both
 
 
 class Conditional(Headed):
-    """FedCP's network: a policy parts each feature into global and personal information, each with its own head."""
+    """FedCP's network: a policy splits each feature into global and personal information, each with its own head."""
 
     def __init__(self, network: nn.Module, method: str) -> None:
         anchor = Headed(deepcopy(network), method)

@@ -1,4 +1,4 @@
-"""Local-only training: every client for itself, the bar any collaboration must clear."""
+"""Local-only training: every client on its own data, the baseline for all collaboration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Local(Algorithm):
     evaluates = "the client's own model"
 
     def server_init(self, u0: Vec) -> State:
-        """There is nothing to keep."""
+        """The server keeps nothing."""
         del u0
         return State()
 
@@ -32,7 +32,7 @@ class Local(Algorithm):
         return State(v=v0)
 
     def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
-        """Go on training where the last time ended."""
+        """Continue from the client's last model."""
         del broadcast
         v = task.minimize(state.v)
         return ClientUpdate(Upload(), state.replace(v=v), v)

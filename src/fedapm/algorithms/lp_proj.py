@@ -29,7 +29,7 @@ class Projection:
 
     @classmethod
     def of(cls, x: Vec, dimension: int, seed: int) -> Projection:
-        """Coordinates dealt to buckets at random, equally many to each as far as possible."""
+        """Assign coordinates to buckets at random, equally many to each as far as possible."""
         first = next(iter(x.values()))
         stream = torch_generator(seed, "projection", x.numel, dimension)
         bucket = torch.randperm(x.numel, generator=stream) % dimension
