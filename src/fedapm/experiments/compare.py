@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
+from fedapm.core.metrics import METRICS
 from fedapm.core.solver import SGDConfig
 from fedapm.errors import Diverged, FedapmError, did_you_mean
 from fedapm.experiments import build
@@ -23,7 +24,6 @@ from fedapm.simulation.spec import CallbackFactory, RunSpec
 logger = logging.getLogger(__name__)
 NESTED: dict[str, type[SGDConfig] | type[ModelSettings]] = {"solver": SGDConfig, "model": ModelSettings}
 """The tables a method may have for itself, as in ``[fedapm.solver]``."""
-SCORES = ("accuracy", "f1", "auc", "train_loss", "test_loss")
 
 
 def run_folder(out: Path, name: str, seed: int) -> Path:
@@ -109,8 +109,8 @@ def parse_targets(texts: Sequence[str]) -> dict[str, float]:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not (name and equals and value):
             raise FedapmError(f"--target takes metric=value, such as accuracy=0.62, not {text!r}.")
-        if name not in SCORES:
-            raise FedapmError(f"unknown metric {name!r} in --target {text}; {did_you_mean(name, SCORES)}")
+        if name not in METRICS:
+            raise FedapmError(f"unknown metric {name!r} in --target {text}; {did_you_mean(name, METRICS)}")
         if name in found:
             raise FedapmError(f"--target names {name} twice; give it one value.")
         try:
