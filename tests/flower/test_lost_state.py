@@ -6,7 +6,7 @@ import pytest
 
 from fedapm.core.algorithm import Aggregate
 from fedapm.flower.server import readmission
-from fedapm.flower.server.contributions import Contributions, taken_back
+from fedapm.flower.server.contributions import Contributions, withdrawn
 from fedapm.flower.transport import codec
 from tests.flower.cases import CLIENTS, Case, changed, gap, same
 from tests.flower.invariant import REMEMBERING, TINY, assert_as_in_one_process, checked, selected
@@ -157,7 +157,7 @@ def test_taking_everybody_back_leaves_what_there_was_at_the_start(tmp_path, name
     case.serve()
     saved, method = case.saved(), case.plan.experiment.algorithm
     files = Contributions(case.out / "contributions", method.cumulative)
-    sums = taken_back(files.read(e.contribution) for e in saved.ledger.entries.values() if e.contribution)
+    sums = withdrawn(files.read(e.contribution) for e in saved.ledger.entries.values() if e.contribution)
     u = saved.state.server.u
     zero = {n: u.zeros() for n in ("du",) if name == "scaffold"}
     after = method.server_update(saved.state.server, Aggregate({**zero, **sums}, 1.0, 1), len(CLIENTS))

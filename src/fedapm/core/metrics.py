@@ -182,32 +182,32 @@ def as_metric(item: Any) -> Metric:
     reset = getattr(item, "reset", None)
     better = getattr(item, "higher_is_better", None)
 
-    def compute(found: Predictions) -> Score:
-        if len(found) == 0:
+    def compute(predictions: Predictions) -> Score:
+        if len(predictions) == 0:
             return None
         if callable(reset):
             # a torchmetrics object adds up what it sees until it is reset
             reset()
-        return float(item(found.outputs, found.targets))
+        return float(item(predictions.outputs, predictions.targets))
 
     title = name.replace("_", " ")
     return Metric(name, title[:1].upper() + title[1:], compute, higher_is_better=better is not False)
 
 
-def _accuracy(found: Predictions) -> Score:
-    if found.logits is None:
-        return 0.0 if len(found) else None
-    return (found.predicted == found.truth).double().mean().item()
+def _accuracy(predictions: Predictions) -> Score:
+    if predictions.logits is None:
+        return 0.0 if len(predictions) else None
+    return (predictions.predicted == predictions.truth).double().mean().item()
 
 
-def _batched_accuracy(found: BatchedPredictions) -> list[Score]:
-    return found.where_finite((found.hits.sum(1) / found.counts).tolist(), 0.0)
+def _batched_accuracy(predictions: BatchedPredictions) -> list[Score]:
+    return predictions.where_finite((predictions.hits.sum(1) / predictions.counts).tolist(), 0.0)
 
 
-def _f1(found: Predictions) -> Score:
-    if found.logits is None:
-        return 0.0 if len(found) else None
-    return weighted_f1(found.predicted, found.truth)
+def _f1(predictions: Predictions) -> Score:
+    if predictions.logits is None:
+        return 0.0 if len(predictions) else None
+    return weighted_f1(predictions.predicted, predictions.truth)
 
 
 def weighted_f1(predicted: Tensor, truth: Tensor) -> float:
@@ -220,16 +220,16 @@ def weighted_f1(predicted: Tensor, truth: Tensor) -> float:
     return float((f1 * support).sum() / support.sum())
 
 
-def _batched_f1(found: BatchedPredictions) -> list[Score]:
-    support = found.truth.sum(1).double()
-    f1 = 2 * found.hits / (support + found.claimed.sum(1)).clamp(min=1)
-    return found.where_finite(((f1 * support).sum(1) / found.counts).tolist(), 0.0)
+def _batched_f1(predictions: BatchedPredictions) -> list[Score]:
+    support = predictions.truth.sum(1).double()
+    f1 = 2 * predictions.hits / (support + predictions.claimed.sum(1)).clamp(min=1)
+    return predictions.where_finite(((f1 * support).sum(1) / predictions.counts).tolist(), 0.0)
 
 
-def _auc(found: Predictions) -> Score:
-    if found.logits is None:
+def _auc(predictions: Predictions) -> Score:
+    if predictions.logits is None:
         return None
-    return one_vs_rest_auc(torch.softmax(found.logits, 1).numpy(), found.truth.numpy())
+    return one_vs_rest_auc(torch.softmax(predictions.logits, 1).numpy(), predictions.truth.numpy())
 
 
 def one_vs_rest_auc(scores: np.ndarray[Any, Any], truth: np.ndarray[Any, Any]) -> Score:
@@ -256,9 +256,9 @@ def _ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return shared[place]
 
 
-def _batched_auc(found: BatchedPredictions) -> list[Score]:
-    truth, present = found.truth, found.present
-    ranks = _batched_ranks(torch.where(present.unsqueeze(2), torch.softmax(found.scores, 2), torch.inf))
+def _batched_auc(predictions: BatchedPredictions) -> list[Score]:
+    truth, present = predictions.truth, predictions.present
+    ranks = _batched_ranks(torch.where(present.unsqueeze(2), torch.softmax(predictions.scores, 2), torch.inf))
     members = truth.sum(1).double()
     others = present.sum(1, keepdim=True) - members
     occurs = members > 0
@@ -267,7 +267,7 @@ def _batched_auc(found: BatchedPredictions) -> list[Score]:
     kinds = occurs.sum(1)
     means = torch.where(occurs, areas, 0.0).sum(1) / kinds.clamp(min=1)
     several = [mean if kind > 1 else None for mean, kind in zip(means.tolist(), kinds.tolist(), strict=True)]
-    return found.where_finite(several, None)
+    return predictions.where_finite(several, None)
 
 
 def _batched_ranks(values: Tensor) -> Tensor:
@@ -279,14 +279,14 @@ def _batched_ranks(values: Tensor) -> Tensor:
     return ((below + up_to + 1).double() / 2).transpose(1, 2)
 
 
-def _loss(found: Predictions) -> Score:
-    assert found.loss is not None
-    return found.loss(found.outputs, found.targets).item() if len(found) else None
+def _loss(predictions: Predictions) -> Score:
+    assert predictions.loss is not None
+    return predictions.loss(predictions.outputs, predictions.targets).item() if len(predictions) else None
 
 
-def _batched_loss(found: BatchedPredictions) -> list[Score]:
-    assert found.losses is not None
-    return found.losses()
+def _batched_loss(predictions: BatchedPredictions) -> list[Score]:
+    assert predictions.losses is not None
+    return predictions.losses()
 
 
 ACCURACY = Metric("accuracy", "Accuracy", _accuracy, "%", classes_only=True, batched=_batched_accuracy)

@@ -49,7 +49,7 @@ class Network:
         self._log = OnceLogger(logger)
         self._parameters = dict(module.named_parameters())
         self._buffers = dict(module.named_buffers())
-        self._cuts: dict[tuple[tuple[str, ...], int], forward.ForwardSplit | None] = {}
+        self._splits: dict[tuple[tuple[str, ...], int], forward.ForwardSplit | None] = {}
 
     @property
     def device(self) -> torch.device:
@@ -85,38 +85,43 @@ class Network:
 
         Steps that do not depend on the parameters are computed once, if there is more than one pass to gain by it.
         """
-        found = self.cut(names, samples) if passes > 1 and len(samples) else None
-        if found is None:
+        forward_split = self.cut(names, samples) if passes > 1 and len(samples) else None
+        if forward_split is None:
             return PhaseData(samples, self.module)
         with torch.no_grad():
-            pieces = [found.compute_features(b.inputs) for b in samples.batches(batch_size(samples))]
+            pieces = [forward_split.compute_features(b.inputs) for b in samples.batches(batch_size(samples))]
             size = sum(t.numel() * t.element_size() for t in pieces[0]) * len(pieces)
             if size > FEATURE_BYTES:
                 self._log.info(f"features of {size >> 20} MiB a client are not kept but computed in every pass.")
-                self._cuts[names, len(samples.inputs)] = None
+                self._splits[names, len(samples.inputs)] = None
                 return PhaseData(samples, self.module)
             features = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
-        return PhaseData(Samples(features, samples.targets), found.forward_features)
+        return PhaseData(Samples(features, samples.targets), forward_split.forward_features)
 
     def cut(self, names: tuple[str, ...], samples: Samples) -> forward.ForwardSplit | None:
         """Where the forward pass parts in what training these parameters changes and what it does not."""
         key = names, len(samples.inputs)
-        if key not in self._cuts:
-            found = forward.split_forward(self.module, names, len(samples.inputs))
+        if key not in self._splits:
+            forward_split = forward.split_forward(self.module, names, len(samples.inputs))
             if (
-                found is not None
+                forward_split is not None
                 and (name := forward.uncovered_parameter(self.module, len(samples.inputs))) is not None
             ):
                 self._log.info(f"features are computed in every pass, because no step of the network uses {name}.")
-                found = None
-            if found is not None and (part := forward.changes_in_training(self.module, found.constant)) is not None:
+                forward_split = None
+            if (
+                forward_split is not None
+                and (part := forward.changes_in_training(self.module, forward_split.constant)) is not None
+            ):
                 self._log.info(f"features are computed in every pass, because {part} changes them in training.")
-                found = None
-            elif found is not None and not forward.same_in_training(self.module, found, samples[:64].inputs):
+                forward_split = None
+            elif forward_split is not None and not forward.same_in_training(
+                self.module, forward_split, samples[:64].inputs
+            ):
                 self._log.info("features are computed in every pass, because the network changes them in training.")
-                found = None
-            self._cuts[key] = found
-        return self._cuts[key]
+                forward_split = None
+            self._splits[key] = forward_split
+        return self._splits[key]
 
     def gradient(self, names: tuple[str, ...], samples: Samples, local: PhaseData | None = None) -> tuple[float, Vec]:
         """The mean loss over all samples and its gradient in some parameters, without dropout."""

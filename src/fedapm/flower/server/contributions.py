@@ -24,7 +24,7 @@ class Contributions:
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         self.folder, self.names = folder, names
 
-    def grown(self, client: int, version: str, before: str, upload: Upload) -> str:
+    def add(self, client: int, version: str, before: str, upload: Upload) -> str:
         """A client's contribution after one more answer, in a file of its own; the one before stays."""
         sums = {name: upload.sums[name] for name in self.names}
         if before != NONE:
@@ -38,10 +38,10 @@ class Contributions:
         """A contribution."""
         stored, about = read_tensors(self.folder / name)
         try:
-            found = restore("sums", {n: t.clone() for n, t in stored.items()}, about["sums"])
+            totals = restore("sums", {n: t.clone() for n, t in stored.items()}, about["sums"])
         except (KeyError, TypeError) as error:
             raise FedapmError(f"{self.folder / name} is not a client's contribution ({error}).") from None
-        return {name: vector for name, vector in found.items() if isinstance(vector, Vec)}
+        return {name: vector for name, vector in totals.items() if isinstance(vector, Vec)}
 
     def sync(self) -> None:
         """Wait until the files' names are on the disk."""
@@ -56,10 +56,10 @@ class Contributions:
                 path.unlink(missing_ok=True)
 
 
-def taken_back(contributions: Iterable[Mapping[str, Vec]]) -> dict[str, Vec]:
+def withdrawn(contributions: Iterable[Mapping[str, Vec]]) -> dict[str, Vec]:
     """What must be added to a round's sums so that these contributions are no longer counted."""
-    found: dict[str, Vec] = {}
+    totals: dict[str, Vec] = {}
     for sums in contributions:
         for name, vector in sums.items():
-            found[name] = found[name] - vector if name in found else -vector
-    return found
+            totals[name] = totals[name] - vector if name in totals else -vector
+    return totals

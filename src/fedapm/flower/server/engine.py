@@ -17,7 +17,7 @@ from fedapm.core.record import RoundRecord
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.flower.server.checkpoint import ServerCheckpoints
-from fedapm.flower.server.contributions import NONE, Contributions, taken_back
+from fedapm.flower.server.contributions import NONE, Contributions, withdrawn
 from fedapm.flower.server.exchange import Announcement, Event, RoundExchange, RoundReplies
 from fedapm.flower.server.ledger import Entry, Ledger
 from fedapm.flower.server.replies import TrainReply
@@ -52,7 +52,7 @@ class FlowerRoundResult:
         self.bytes_up = sum(upload.nbytes for upload in uploads)
         self.local = local_work([reply.log for reply in trained.values()])
         total = Aggregate.of(uploads)
-        back = taken_back(gone.values()) if uploads else {}
+        back = withdrawn(gone.values()) if uploads else {}
         sums = {name: vector + back[name] if name in back else vector for name, vector in total.sums.items()}
         self.total = Aggregate(sums, total.weight, total.count)
 
@@ -63,7 +63,7 @@ class FlowerRoundResult:
             version, contribution = version_id(self.round, self.token), NONE
             if self._contributions is not None:
                 before = self._ledger.entry(client).contribution
-                contribution = self._contributions.grown(client, version, before, reply.upload)
+                contribution = self._contributions.add(client, version, before, reply.upload)
             changes[client] = Entry(version, contribution)
         return self._ledger.settle(self.round, changes)
 
@@ -97,7 +97,7 @@ class FlowerEngine(Engine):
         self._next: Sequence[int] = []
         self._ahead: RoundReplies | None = None
         self._evaluated: RoundReplies | None = None
-        summaries = list(ledger.outlines.values())
+        summaries = list(ledger.data_summaries.values())
         self._common: dict[str, Any] = {
             "protocol": codec.PROTOCOL,
             "run": ledger.run,
@@ -174,7 +174,7 @@ class FlowerEngine(Engine):
             "finish": finish,
         }
 
-        def letter(client: int) -> RecordDict:
+        def message_for(client: int) -> RecordDict:
             own = {
                 "client": self.ledger.ids[client],
                 "position": client,
@@ -184,18 +184,18 @@ class FlowerEngine(Engine):
             }
             return codec.records(common | own, vectors)
 
-        found = self.exchange.gather(announcement, letter)
-        for client in sorted(found.answers):
-            answer = found.answers[client]
+        replies = self.exchange.gather(announcement, message_for)
+        for client in sorted(replies.answers):
+            answer = replies.answers[client]
             self._log.info(*answer.remarks)
             if answer.lost is not None:
                 self._once(announcement.about, client, f"its state is lost: {answer.lost}")
-        return found
+        return replies
 
-    def _begin_anew(self, found: RoundReplies, round: int) -> dict[int, dict[str, Vec]]:
+    def _begin_anew(self, replies: RoundReplies, round: int) -> dict[int, dict[str, Vec]]:
         """The clients that lost their state and may begin anew, each with what the server must no longer count."""
         gone: dict[int, dict[str, Vec]] = {}
-        for client in sorted(k for k, answer in found.answers.items() if answer.lost is not None):
+        for client in sorted(k for k, answer in replies.answers.items() if answer.lost is not None):
             decided = self._decide(client)
             if isinstance(decided, str):
                 self._once(round, client, f"left out: {decided}")

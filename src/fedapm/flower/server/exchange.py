@@ -84,112 +84,132 @@ class RoundExchange:
     """Sends announcements and hears their answers."""
 
     def __init__(
-        self, link: Transport, roll: NodeRegistry, settings: FlowerSettings, event: Event, expected: Mapping[str, Any]
+        self,
+        transport: Transport,
+        registry: NodeRegistry,
+        settings: FlowerSettings,
+        event: Event,
+        expected: Mapping[str, Any],
     ) -> None:
-        self.link, self.roll, self.settings, self.event = link, roll, settings, event
+        self.transport, self.registry, self.settings, self.event = transport, registry, settings, event
         self._expected = expected
         self._lifetime = settings.timeout * (settings.retries + 1) + SPARE
-        self._hellos = Exchange(link, MessageType.QUERY, "hello", self._lifetime)
+        self._hellos = Exchange(transport, MessageType.QUERY, "hello", self._lifetime)
 
-    def gather(self, announcement: Announcement, letter: Callable[[int], RecordDict]) -> RoundReplies:
+    def gather(self, announcement: Announcement, message_for: Callable[[int], RecordDict]) -> RoundReplies:
         """Announce, listen, and announce again to the silent where too few answered."""
-        found = RoundReplies(announcement)
-        exchange = Exchange(self.link, MessageType.TRAIN, str(announcement.round), self._lifetime)
+        collected = RoundReplies(announcement)
+        exchange = Exchange(self.transport, MessageType.TRAIN, str(announcement.round), self._lifetime)
         owners: dict[int, int] = {}
         for attempt in range(self.settings.retries + 1):
             if attempt:
                 self.event(announcement.about, "", f"too few replies; announced again ({attempt})")
-            self._listen(found, exchange, letter, owners)
-            if self._enough(found) or self._all_said(found):
+            self._listen(collected, exchange, message_for, owners)
+            if self._enough(collected) or self._all_replied(collected):
                 break
-        self._check(found)
-        return found
+        self._check(collected)
+        return collected
 
     def _listen(
-        self, found: RoundReplies, exchange: Exchange, letter: Callable[[int], RecordDict], owners: dict[int, int]
+        self,
+        collected: RoundReplies,
+        exchange: Exchange,
+        message_for: Callable[[int], RecordDict],
+        owners: dict[int, int],
     ) -> None:
         """Announce to all who have not answered; ``owners`` remembers which client each node was asked for."""
-        asked, end = found.announcement, self.link.clock() + self.settings.timeout
+        asked, end = collected.announcement, self.transport.clock() + self.settings.timeout
         looked = -math.inf
-        told: set[int] = set()
+        messaged: set[int] = set()
         while True:
-            if self.link.clock() - looked >= LOOK:
-                looked = self.link.clock()
-                online = self.link.online()
+            if self.transport.clock() - looked >= LOOK:
+                looked = self.transport.clock()
+                online = self.transport.online()
                 self._greet(online, asked.about)
                 if asked.last:
                     # who could not answer before may be able to now
-                    told -= {node for node, client in owners.items() if client in found.problems}
-                nodes = {node: client for client, node in self._reachable(found, online).items() if node not in told}
-                told |= set(nodes)
+                    messaged -= {node for node, client in owners.items() if client in collected.problems}
+                nodes = {
+                    node: client for client, node in self._reachable(collected, online).items() if node not in messaged
+                }
+                messaged |= set(nodes)
                 owners |= nodes
-                for heard in exchange.send({node: letter(client) for node, client in nodes.items()}):
-                    self._hear(found, owners[heard.node], heard)
-            for heard in exchange.receive():
-                self._hear(found, owners[heard.node], heard)
-            silent = {owners[node] for node in exchange.waiting} - set(found.answers)
-            if not silent and (self._all_said(found) or (self._enough(found) and not asked.last)):
+                for reply in exchange.send({node: message_for(client) for node, client in nodes.items()}):
+                    self._receive(collected, owners[reply.node], reply)
+            for reply in exchange.receive():
+                self._receive(collected, owners[reply.node], reply)
+            silent = {owners[node] for node in exchange.waiting} - set(collected.answers)
+            if not silent and (self._all_replied(collected) or (self._enough(collected) and not asked.last)):
                 return
-            if self.link.clock() >= end:
+            if self.transport.clock() >= end:
                 return
-            self.link.sleep(POLL)
+            self.transport.sleep(POLL)
 
-    def _reachable(self, found: RoundReplies, online: Collection[int]) -> dict[int, int]:
+    def _reachable(self, collected: RoundReplies, online: Collection[int]) -> dict[int, int]:
         """The clients without an answer whose node is there, and that node."""
-        nodes = {client: self.roll.nodes.get(client) for client in found.announcement.everyone}
-        return {k: node for k, node in nodes.items() if node is not None and node in online and k not in found.answers}
+        nodes = {client: self.registry.nodes.get(client) for client in collected.announcement.everyone}
+        return {
+            k: node for k, node in nodes.items() if node is not None and node in online and k not in collected.answers
+        }
 
     def _greet(self, online: Collection[int], round: int) -> None:
         waiting = self._hellos.waiting
-        letters = {node: hello for node, hello in self.roll.strangers(online).items() if node not in waiting}
-        for heard in [*self._hellos.send(letters), *self._hellos.receive()]:
+        messages = {node: hello for node, hello in self.registry.unknown_nodes(online).items() if node not in waiting}
+        for reply in [*self._hellos.send(messages), *self._hellos.receive()]:
             try:
-                self.roll.hear(heard, online)
+                self.registry.register(reply, online)
             except Claimed as error:
                 self.event(round, "", str(error))
 
-    def _hear(self, found: RoundReplies, client: int, heard: NodeReply) -> None:
-        asked, name = found.announcement, self.roll.ids[client]
-        if client in found.answers:
+    def _receive(self, collected: RoundReplies, client: int, reply: NodeReply) -> None:
+        asked, name = collected.announcement, self.registry.ids[client]
+        if client in collected.answers:
             return
-        if heard.problem is not None:
-            found.problems[client] = heard.problem
-            self.event(asked.about, name, f"no reply: {heard.problem}")
+        if reply.problem is not None:
+            collected.problems[client] = reply.problem
+            self.event(asked.about, name, f"no reply: {reply.problem}")
             return
         round = asked.training if client in asked.selected else None
         expected = Expected(token=asked.token, client=name, round=round, evaluated=asked.evaluate, **self._expected)
         try:
-            answer = replies.read(heard.fields, heard.tensors, expected)
+            answer = replies.read(reply.fields, reply.tensors, expected)
         except replies.Stale:
             return
         except FedapmError as error:
             # perhaps another client is behind that node now
-            self.roll.forget(client)
+            self.registry.forget(client)
             answer = ClientReply(bad=str(error))
-        found.answers[client] = answer
+        collected.answers[client] = answer
         if answer.bad is not None:
             self.event(asked.about, name, answer.bad)
 
-    def _all_said(self, found: RoundReplies) -> bool:
-        return set(found.answers) == set(found.announcement.everyone)
+    def _all_replied(self, collected: RoundReplies) -> bool:
+        return set(collected.answers) == set(collected.announcement.everyone)
 
-    def _enough(self, found: RoundReplies) -> bool:
-        if found.announcement.selected:
-            return len(found.usable) >= self.settings.minimum
-        return bool(found.scored)
+    def _enough(self, collected: RoundReplies) -> bool:
+        if collected.announcement.selected:
+            return len(collected.usable) >= self.settings.minimum
+        return bool(collected.scored)
 
-    def _check(self, found: RoundReplies) -> None:
-        asked = found.announcement
-        if self._enough(found):
+    def _check(self, collected: RoundReplies) -> None:
+        asked = collected.announcement
+        if self._enough(collected):
             return
-        answers = [found.answers.get(k) for k in asked.selected]
+        answers = [collected.answers.get(k) for k in asked.selected]
         if answers and all(answer is not None and answer.diverged for answer in answers):
             return  # the loop says what to do about that
         if asked.selected:
-            what, wanted, got, least = f"round {asked.training}", asked.selected, found.usable, self.settings.minimum
+            what, wanted, got, least = (
+                f"round {asked.training}",
+                asked.selected,
+                collected.usable,
+                self.settings.minimum,
+            )
         else:
-            what, wanted, got, least = f"the evaluation of round {asked.round}", asked.everyone, found.scored, 1
-        reasons = "; ".join(f"{self.roll.ids[k]}: {found.why(k)}" for k in [k for k in wanted if k not in got][:5])
+            what, wanted, got, least = f"the evaluation of round {asked.round}", asked.everyone, collected.scored, 1
+        reasons = "; ".join(
+            f"{self.registry.ids[k]}: {collected.why(k)}" for k in [k for k in wanted if k not in got][:5]
+        )
         raise FedapmError(
             f"{what}: {len(got)} of {len(wanted)} clients gave a usable answer, at least {least} must ({reasons}); "
             "what was done before is kept, and the same command goes on from there."

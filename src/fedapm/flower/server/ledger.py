@@ -26,7 +26,7 @@ class Ledger:
     """The population of a run, and where each client stands."""
 
     run: str
-    outlines: dict[str, DataSummary]
+    data_summaries: dict[str, DataSummary]
     """Every client's outline by its id, in the order of every list."""
     start: str
     """The digest of u⁰."""
@@ -34,12 +34,12 @@ class Ledger:
     entries: dict[int, Entry] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.outlines)
+        return len(self.data_summaries)
 
     @property
     def ids(self) -> list[str]:
         """The clients' ids, in order."""
-        return list(self.outlines)
+        return list(self.data_summaries)
 
     def entry(self, client: int) -> Entry:
         """Where a client stands."""
@@ -61,7 +61,7 @@ class Ledger:
             "run": self.run,
             "start": self.start,
             "round": self.round,
-            "clients": {client: outline.to_json() for client, outline in self.outlines.items()},
+            "clients": {client: data_summary.to_json() for client, data_summary in self.data_summaries.items()},
             "entries": {str(k): [e.accepted, e.contribution] for k, e in sorted(self.entries.items())},
         }
 
@@ -71,5 +71,7 @@ class Ledger:
         entries = {int(k): Entry(str(accepted), str(kept)) for k, (accepted, kept) in note["entries"].items()}
         for entry in entries.values():
             round_of(entry.accepted)
-        outlines = {str(client): DataSummary.from_json(outline) for client, outline in note["clients"].items()}
-        return cls(str(note["run"]), outlines, str(note["start"]), int(note["round"]), entries)
+        data_summaries = {
+            str(client): DataSummary.from_json(data_summary) for client, data_summary in note["clients"].items()
+        }
+        return cls(str(note["run"]), data_summaries, str(note["start"]), int(note["round"]), entries)

@@ -33,8 +33,8 @@ class NodeRegistry:
         self.ids = list(deployment.clients)
         self.lifetime = deployment.flower.timeout
         self.nodes: dict[int, int] = {}
-        self.outlines: dict[int, DataSummary] = {}
-        self._aside: dict[int, int | None] = {}
+        self.data_summaries: dict[int, DataSummary] = {}
+        self._rejected: dict[int, int | None] = {}
         """Nodes that are not taken, and the position of the client they claim to be if that is why."""
         tables = deployment.experiment.tables()
         self._hello: RecordDict = codec.records(
@@ -46,62 +46,62 @@ class NodeRegistry:
         """The clients that have never shown up."""
         return [client for k, client in enumerate(self.ids) if k not in self.nodes]
 
-    def strangers(self, online: Collection[int]) -> dict[int, RecordDict]:
+    def unknown_nodes(self, online: Collection[int]) -> dict[int, RecordDict]:
         """The question for every node that is not known yet."""
         # who went away may come back as somebody else, and who was second to a node that is gone now may be first
-        self._aside = {
+        self._rejected = {
             node: claim
-            for node, claim in self._aside.items()
+            for node, claim in self._rejected.items()
             if node in online and (claim is None or self.nodes.get(claim) in online)
         }
-        known = {*self.nodes.values(), *self._aside}
+        known = {*self.nodes.values(), *self._rejected}
         return {node: self._hello for node in online if node not in known}
 
-    def hear(self, heard: NodeReply, online: Collection[int]) -> None:
+    def register(self, reply: NodeReply, online: Collection[int]) -> None:
         """Take a node's answer down; a client that another node is already is refused by name."""
         try:
-            client, outline = self._read(heard)
+            client, data_summary = self._read(reply)
         except FedapmError as error:
-            self._aside[heard.node] = None
-            logger.warning("node %s does not take part: %s", heard.node, error)
+            self._rejected[reply.node] = None
+            logger.warning("node %s does not take part: %s", reply.node, error)
             return
         holder = self.nodes.get(client)
-        if holder is not None and holder != heard.node and holder in online:
-            self._aside[heard.node] = client
-            raise Claimed(self.ids[client], holder, heard.node)
-        self.nodes[client] = heard.node
-        self.outlines.setdefault(client, outline)
+        if holder is not None and holder != reply.node and holder in online:
+            self._rejected[reply.node] = client
+            raise Claimed(self.ids[client], holder, reply.node)
+        self.nodes[client] = reply.node
+        self.data_summaries.setdefault(client, data_summary)
 
     def forget(self, client: int) -> None:
         """A node turned out to be somebody else: ask it again."""
         self.nodes.pop(client, None)
 
-    def _read(self, heard: NodeReply) -> tuple[int, DataSummary]:
-        if heard.problem is not None:
-            raise FedapmError(heard.problem)
-        if "refused" in heard.fields:
-            raise FedapmError(str(heard.fields["refused"]))
-        if heard.fields.get("protocol") != codec.PROTOCOL or heard.fields.get("client") not in self.ids:
+    def _read(self, reply: NodeReply) -> tuple[int, DataSummary]:
+        if reply.problem is not None:
+            raise FedapmError(reply.problem)
+        if "refused" in reply.fields:
+            raise FedapmError(str(reply.fields["refused"]))
+        if reply.fields.get("protocol") != codec.PROTOCOL or reply.fields.get("client") not in self.ids:
             raise FedapmError("its answer names no client of this experiment.")
-        data = heard.fields.get("data")
-        return self.ids.index(heard.fields["client"]), DataSummary.from_json(data if isinstance(data, Mapping) else {})
+        data = reply.fields.get("data")
+        return self.ids.index(reply.fields["client"]), DataSummary.from_json(data if isinstance(data, Mapping) else {})
 
-    def call(self, link: Transport, wait: float, enough: Callable[[NodeRegistry], bool]) -> None:
+    def call(self, transport: Transport, wait: float, enough: Callable[[NodeRegistry], bool]) -> None:
         """Ask all nodes who they are until enough clients are there or the time is over."""
-        end = link.clock() + wait
-        exchange = Exchange(link, MessageType.QUERY, "hello", max(wait, self.lifetime))
-        said: list[str] = []
+        end = transport.clock() + wait
+        exchange = Exchange(transport, MessageType.QUERY, "hello", max(wait, self.lifetime))
+        announced: list[str] = []
         while True:
-            online = link.online()
-            letters = {n: c for n, c in self.strangers(online).items() if n not in exchange.waiting}
-            for heard in [*exchange.send(letters), *exchange.receive()]:
-                self.hear(heard, online)
-            if enough(self) or link.clock() >= end:
+            online = transport.online()
+            messages = {n: c for n, c in self.unknown_nodes(online).items() if n not in exchange.waiting}
+            for reply in [*exchange.send(messages), *exchange.receive()]:
+                self.register(reply, online)
+            if enough(self) or transport.clock() >= end:
                 return
-            if self.absent != said:
-                said = self.absent
-                logger.info("waiting for client%s %s", "s" * (len(said) > 1), _few(said))
-            link.sleep(POLL)
+            if self.absent != announced:
+                announced = self.absent
+                logger.info("waiting for client%s %s", "s" * (len(announced) > 1), _few(announced))
+            transport.sleep(POLL)
 
 
 def _few(names: list[str]) -> str:

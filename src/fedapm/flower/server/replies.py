@@ -99,14 +99,16 @@ def _trained(note: Any, tensors: codec.Tensors, expected: Expected) -> TrainRepl
     if not isinstance(names, Mapping) or set(names) != set(expected.template):
         raise FedapmError(f"its upload holds {_listed(names)}, not {_listed(expected.template)}.")
     for name, parts in expected.template.items():
-        found = {n.removeprefix(f"sums/{name}/"): t for n, t in tensors.items() if n.startswith(f"sums/{name}/")}
-        for odd in sorted(set(found) ^ set(parts)):
+        tensors_of_sum = {
+            n.removeprefix(f"sums/{name}/"): t for n, t in tensors.items() if n.startswith(f"sums/{name}/")
+        }
+        for odd in sorted(set(tensors_of_sum) ^ set(parts)):
             raise FedapmError(f"its {name} {'lacks' if odd in parts else 'also holds'} {odd!r}.")
         for part, (shape, dtype) in parts.items():
-            if tuple(found[part].shape) != shape or found[part].dtype != dtype:
-                there = f"{tuple(found[part].shape)} and {found[part].dtype}"
+            if tuple(tensors_of_sum[part].shape) != shape or tensors_of_sum[part].dtype != dtype:
+                there = f"{tuple(tensors_of_sum[part].shape)} and {tensors_of_sum[part].dtype}"
                 raise FedapmError(f"its {name} has {part!r} of shape {there}, not {shape} and {dtype}.")
-        sums[name] = Vec({part: found[part] for part in parts})
+        sums[name] = Vec({part: tensors_of_sum[part] for part in parts})
     if len(tensors) != sum(map(len, expected.template.values())):
         raise FedapmError("its upload holds tensors that belong to no sum.")
     try:
@@ -124,15 +126,15 @@ def _trained(note: Any, tensors: codec.Tensors, expected: Expected) -> TrainRepl
 def _scores(note: Any, expected: Expected) -> dict[str, dict[str, Score]] | None:
     if not isinstance(note, Mapping) or set(note) != set(expected.views):
         return None
-    found: dict[str, dict[str, Score]] = {}
+    tensors_of_sum: dict[str, dict[str, Score]] = {}
     for view in expected.views:
         row = note[view]
         if not isinstance(row, Mapping) or set(row) != set(expected.names):
             return None
         if not all(v is None or isinstance(v, int | float) for v in row.values()):
             return None
-        found[view] = {name: None if row[name] is None else float(row[name]) for name in expected.names}
-    return found
+        tensors_of_sum[view] = {name: None if row[name] is None else float(row[name]) for name in expected.names}
+    return tensors_of_sum
 
 
 def _numbers(note: Any) -> list[float] | None:

@@ -39,7 +39,7 @@ FILES = (ROUNDS, TIMINGS, MESSAGES)
 
 
 def serve(
-    link: Transport, deployment: Deployment, out: Path, model: Model | None = None, loss: Loss | None = None
+    transport: Transport, deployment: Deployment, out: Path, model: Model | None = None, loss: Loss | None = None
 ) -> None:
     """Run an experiment to its end in a folder; a run that is there goes on, and a complete one is left as it is."""
     with locked(out, "server", "stop its run first (flwr stop)"):
@@ -51,16 +51,16 @@ def serve(
             remove_leftovers(out)
         elif out.is_dir() and any(out.iterdir()):
             raise FedapmError(f"{out} is not empty; choose another folder.")
-        Server(link, deployment, out, model, loss).run()
+        Server(transport, deployment, out, model, loss).run()
 
 
 class Server:
     """One process's part in a run."""
 
     def __init__(
-        self, link: Transport, deployment: Deployment, out: Path, model: Model | None, loss: Loss | None
+        self, transport: Transport, deployment: Deployment, out: Path, model: Model | None, loss: Loss | None
     ) -> None:
-        self.link, self.deployment, self.out = link, deployment, out
+        self.transport, self.deployment, self.out = transport, deployment, out
         self.model, self.loss = model, loss
         self.experiment, self.flower = deployment.experiment, deployment.flower
         self.events = JsonLines(out / EVENTS)
@@ -74,10 +74,10 @@ class Server:
         saved = self.checkpoints.load(self.out / CHECKPOINTS) if is_run(self.out) else None
         run = saved.ledger.run if saved is not None else uuid.uuid4().hex
         registry = NodeRegistry(self.deployment, run)
-        registry.call(self.link, self.flower.wait, lambda called: not called.absent)
-        outlines = self._population(registry, saved)
-        problem = server_problem(self.experiment, outlines, self.model, self.loss)
-        ledger = saved.ledger if saved is not None else Ledger(run, outlines, codec.digest(problem.u0))
+        registry.call(self.transport, self.flower.wait, lambda called: not called.absent)
+        data_summaries = self._population(registry, saved)
+        problem = server_problem(self.experiment, data_summaries, self.model, self.loss)
+        ledger = saved.ledger if saved is not None else Ledger(run, data_summaries, codec.digest(problem.u0))
         if ledger.start != codec.digest(problem.u0):
             raise FedapmError(
                 f"the shared parameters start from other values than when {self.out} began; go on with the same "
@@ -90,7 +90,7 @@ class Server:
         callbacks: list[Callback] = [
             SaveBeforeEvaluation(engine, self.out / CHECKPOINTS),
             writer,
-            MessageLog(self.out, self.link.traffic),
+            MessageLog(self.out, self.transport.traffic),
             RoundLog(schedule.rounds),
         ]
         loop = Loop(problem, self.experiment.algorithm, schedule, engine, callbacks)
@@ -106,19 +106,19 @@ class Server:
                     f"{_few(roll.absent)} did not show up within {self.flower.wait:g} s (flower.wait); start their "
                     "nodes, and see the SuperNodes' logs."
                 )
-            outlines = {client: roll.outlines[k] for k, client in enumerate(roll.ids)}
-            _check_alike(outlines)
-            return outlines
+            data_summaries = {client: roll.data_summaries[k] for k, client in enumerate(roll.ids)}
+            _check_alike(data_summaries)
+            return data_summaries
         if not roll.nodes:
             raise FedapmError(f"no client is there after {self.flower.wait:g} s (flower.wait); start their nodes.")
-        for k, outline in roll.outlines.items():
-            if outline != saved.ledger.outlines[roll.ids[k]]:
+        for k, data_summary in roll.data_summaries.items():
+            if data_summary != saved.ledger.data_summaries[roll.ids[k]]:
                 what = "its data has another size or shape than when the run began"
                 self._event(saved.state.round, roll.ids[k], what)
-        return saved.ledger.outlines
+        return saved.ledger.data_summaries
 
     def _engine(self, problem: Problem, ledger: Ledger, registry: NodeRegistry) -> FlowerEngine:
-        classified = next(iter(ledger.outlines.values())).classified
+        classified = next(iter(ledger.data_summaries.values())).classified
         expected = {
             "run": ledger.run,
             "template": template(problem, self.experiment),
@@ -126,7 +126,7 @@ class Server:
             "names": [metric.name for metric in problem.metrics if metric.applies(classified)],
         }
         return FlowerEngine(
-            RoundExchange(self.link, registry, self.flower, self._event, expected),
+            RoundExchange(self.transport, registry, self.flower, self._event, expected),
             self.deployment,
             problem,
             ledger,
@@ -145,7 +145,7 @@ class Server:
         write_json(self.out / ENGINE, notes)
         clients = [
             {"id": client, "train": o.train, "test": o.test, "classes": o.different}
-            for client, o in ledger.outlines.items()
+            for client, o in ledger.data_summaries.items()
         ]
         return RecordWriter(self.out, spec.info() | {"clients": clients})
 
@@ -184,14 +184,14 @@ def _check_same(out: Path, deployment: Deployment) -> None:
     check_settings(out, deployment.experiment.tables(), advice, more_rounds=True, also_changed=also)
 
 
-def _check_alike(outlines: dict[str, DataSummary]) -> None:
+def _check_alike(data_summaries: dict[str, DataSummary]) -> None:
     """Refuse clients whose data cannot be one network's."""
-    (first, expected), *others = outlines.items()
-    for client, outline in others:
-        if (outline.inputs, outline.target) != (expected.inputs, expected.target):
+    (first, expected), *others = data_summaries.items()
+    for client, data_summary in others:
+        if (data_summary.inputs, data_summary.target) != (expected.inputs, expected.target):
             raise FedapmError(
-                f"client {client} has inputs {outline.inputs} and targets {outline.target}, client {first} has "
-                f"{expected.inputs} and {expected.target}; give all clients data of the same form."
+                f"client {client} has inputs {data_summary.inputs} and targets {data_summary.target}, client {first} "
+                f"has {expected.inputs} and {expected.target}; give all clients data of the same form."
             )
 
 

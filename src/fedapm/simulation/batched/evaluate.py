@@ -43,11 +43,11 @@ def evaluate(
         inputs = [side_by_side([d.inputs[k] for d in data]) for k in range(len(data[0].inputs))]
         targets = side_by_side([d.targets for d in data])
         sizes = torch.tensor([len(d) for d in data], device=targets.device)
-        made: Tensor = program.outputs(parameters, batched, inputs)
-        if made.dim() != 3 or made.shape[2] < 2 or int(targets.max()) >= made.shape[2]:
+        logits: Tensor = program.outputs(parameters, batched, inputs)
+        if logits.dim() != 3 or logits.shape[2] < 2 or int(targets.max()) >= logits.shape[2]:
             raise NotBatchable("the network does not give a score for each class")
         present = torch.arange(targets.shape[1], device=targets.device) < sizes.unsqueeze(1)
-        return BatchedPredictions(made, targets, present, lambda: _loss(made, targets, present))
+        return BatchedPredictions(logits, targets, present, lambda: _loss(logits, targets, present))
 
     predictions = {"train": outputs("train"), "test": outputs("test")}
     columns = {m.name: m.batched(predictions[m.data]) for m in problem.metrics if m.batched is not None}

@@ -64,8 +64,8 @@ class Linear:
 
     def grads(self, x: Tensor, dy: Tensor) -> Grads:
         """Those in W, dyᵀ·x, and in b, Σ dy."""
-        found = {f"{self.name}.weight": torch.bmm(dy.transpose(1, 2), x)}
-        return found | {f"{self.name}.bias": dy.sum(1)} if self.bias else found
+        grads = {f"{self.name}.weight": torch.bmm(dy.transpose(1, 2), x)}
+        return grads | {f"{self.name}.bias": dy.sum(1)} if self.bias else grads
 
     def back(self, parameters: Parameters, batched: BatchedNames, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
         """The product dy·W."""

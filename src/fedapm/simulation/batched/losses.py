@@ -46,16 +46,16 @@ class Plain:
             return _mean(squares.reshape(*self.targets.shape[:2], -1).mean(-1), self.weights)
         if self.weights is not None:
             raise NotBatchable("clients' batches differ in size, and the loss is not known to be a mean over samples")
-        found: Tensor = torch.vmap(self.loss)(outputs, self.targets)
-        return found
+        losses: Tensor = torch.vmap(self.loss)(outputs, self.targets)
+        return losses
 
     def slope(self, outputs: Any) -> tuple[Tensor, Tensor]:
         """The losses, and the gradient of their sum in the outputs."""
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_(True)
-            found = self(leaf)
-            (slope,) = torch.autograd.grad(found.sum(), [leaf])
-        return found.detach(), slope
+            losses = self(leaf)
+            (slope,) = torch.autograd.grad(losses.sum(), [leaf])
+        return losses.detach(), slope
 
 
 @dataclass(frozen=True)

@@ -93,9 +93,9 @@ class VmapNetwork:
     ) -> tuple[list[Tensor], Tensor]:
         """By autograd."""
         active = {n: parameters[n].detach().requires_grad_(True) for n in trained}
-        found = losses(self.outputs({**parameters, **active}, batched, inputs))
-        grads = torch.autograd.grad(found.sum(), [*active.values()], materialize_grads=True, allow_unused=True)
-        return list(grads), found.detach()
+        client_losses = losses(self.outputs({**parameters, **active}, batched, inputs))
+        grads = torch.autograd.grad(client_losses.sum(), [*active.values()], materialize_grads=True, allow_unused=True)
+        return list(grads), client_losses.detach()
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class LinearChain:
         values = [*inputs]
         for layer in self.layers:
             values.append(layer.forward(parameters, batched, values[-1]))
-        found, dy = losses.slope(values[-1])
+        client_losses, dy = losses.slope(values[-1])
         grads = Grads()
         for k in range(len(self.layers) - 1, -1, -1):
             layer, x = self.layers[k], values[k]
@@ -138,7 +138,7 @@ class LinearChain:
                     grads[name] = grads[name] + grad if name in grads else grad
             if k:
                 dy = layer.back(parameters, batched, x, values[k + 1], dy)
-        return [grads[n] if n in grads else torch.zeros_like(parameters[n]) for n in trained], found
+        return [grads[n] if n in grads else torch.zeros_like(parameters[n]) for n in trained], client_losses
 
 
 def _linear(module: nn.Module) -> LinearChain | None:

@@ -105,7 +105,7 @@ class BatchedTask:
         same = len(set(steps)) == 1
         count: Any = steps[0] if same else PerClient(torch.tensor(steps, dtype=torch.float64))
         self.log.append(SolveStats(stop.count * share, None, steps=count))
-        return descent.found()
+        return descent.solution()
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         """The mini-batches of some epochs; a client that has no more batches in an epoch is left out."""
@@ -161,9 +161,9 @@ class BatchedTask:
         if not counted:
             return None
         sums = torch.zeros(len(sizes), dtype=torch.float64)
-        for batch, found in counted:
+        for batch, solution in counted:
             weights = batch.sizes[0] if batch.weights is None else torch.tensor(batch.sizes)
-            sums[: len(batch)] += found.cpu() * weights
+            sums[: len(batch)] += solution.cpu() * weights
         return sums / torch.tensor(sizes)
 
     def _again(self, batch: Batch) -> Iterator[Batch]:
@@ -195,7 +195,7 @@ class _BatchedSGD:
         self._program = cohort.program
         self._active: tuple[int, dict[str, Tensor]] = (0, {})
 
-    def found(self) -> BatchedVec:
+    def solution(self) -> BatchedVec:
         """The parameters as they are now."""
         return BatchedVec(dict(zip(self.names, self._p, strict=True)))
 

@@ -155,9 +155,9 @@ class LocalEngine(Engine):
         squares: dict[str, float] = {}
         sums: dict[str, list[Vec]] = {}
         for client in range(len(self.problem)):
-            kept = self.store.get(client)
-            self.problem.network(client).load(kept.buffers)
-            residuals = self.algorithm.stationarity(broadcast, kept.state, self.problem.task(client, round))
+            client_state = self.store.get(client)
+            self.problem.network(client).load(client_state.buffers)
+            residuals = self.algorithm.stationarity(broadcast, client_state.state, self.problem.task(client, round))
             if residuals is None:
                 return None
             for name, vector in residuals.each.items():

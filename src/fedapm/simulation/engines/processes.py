@@ -71,17 +71,17 @@ class ProcessEngine(LocalEngine):
         """Every client's result, in the order asked for, whichever worker had it and when."""
         # the largest first, so that no worker is left with a large one at the end
         waiting = sorted(clients, key=lambda k: len(self.problem.federation[k].train))
-        found: dict[int, T] = {}
+        results: dict[int, T] = {}
         deaths: Counter[int] = Counter()
-        told = {**message, "broadcast": self._tell(broadcast)}
+        request = {**message, "broadcast": self._tell(broadcast)}
         try:
             self._start(min(self.count, len(waiting)), clients)
             idle = list(self._workers)
-            while len(found) < len(clients):
+            while len(results) < len(clients):
                 while idle and waiting:
                     worker, client = idle.pop(), waiting.pop()
                     try:
-                        worker.ask(client, self.store.get(client), told)
+                        worker.ask(client, self.store.get(client), request)
                     except WorkerDied:
                         waiting.append(client)
                         idle.append(self._replace(worker, client, deaths))
@@ -104,14 +104,14 @@ class ProcessEngine(LocalEngine):
                         idle.append(self._grown(worker, answer["needed"]))
                         continue
                     self._raise(answer)
-                    found[client] = result(worker, answer)
+                    results[client] = result(worker, answer)
                     self._log.info(*answer["messages"])
                     idle.append(worker)
         except BaseException:
             # workers in the middle of a client would answer the next question with this one's result
             self.close()
             raise
-        return [found[client] for client in clients]
+        return [results[client] for client in clients]
 
     def _tell(self, broadcast: State) -> dict[str, Any]:
         needed = broadcast.nbytes + SLACK
@@ -123,8 +123,8 @@ class ProcessEngine(LocalEngine):
 
     def _start(self, count: int, clients: Sequence[int]) -> None:
         if not self._size:
-            kept = self.store.get(clients[0])
-            self._size = 4 * (kept.state.nbytes + kept.buffers.nbytes + self.problem.u0.nbytes) + SLACK
+            client_state = self.store.get(clients[0])
+            self._size = 4 * (client_state.state.nbytes + client_state.buffers.nbytes + self.problem.u0.nbytes) + SLACK
         while len(self._workers) < count:
             self._workers.append(self._fork())
 

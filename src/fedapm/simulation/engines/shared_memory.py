@@ -42,8 +42,8 @@ class SharedMemory:
         tensors: dict[str, Tensor] = {}
         fields: dict[str, Any] = {}
         for group, content in groups.items():
-            found, fields[group] = flatten(group, content)
-            tensors |= found
+            flat, fields[group] = flatten(group, content)
+            tensors |= flat
         places: dict[str, Any] = {}
         end = 0
         for name, tensor in tensors.items():

@@ -51,9 +51,9 @@ class ClientWorker(WorkerProcess):
         assert self.client is not None
         return self.client
 
-    def ask(self, client: int, kept: ClientState, message: Mapping[str, Any]) -> None:
+    def ask(self, client: int, client_state: ClientState, message: Mapping[str, Any]) -> None:
         """Give the worker a client to run."""
-        note = self.inbox.write({"state": kept.state, "kept": {"buffers": kept.buffers}})
+        note = self.inbox.write({"state": client_state.state, "kept": {"buffers": client_state.buffers}})
         self.client = client
         self.send({**message, "client": client, "kept": note})
 
@@ -76,7 +76,7 @@ def _serve(
     outbox: SharedMemory,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    heard: tuple[str, State] | None = None
+    latest_broadcast: tuple[str, State] | None = None
     while True:
         try:
             asked = json.loads(connection.recv_bytes())
@@ -84,10 +84,12 @@ def _serve(
             os._exit(0)
         try:
             key = asked["broadcast"]["key"]
-            if heard is None or heard[0] != key:
-                heard = key, State(**broadcast.read(asked["broadcast"]["note"])["down"])
+            if latest_broadcast is None or latest_broadcast[0] != key:
+                latest_broadcast = key, State(**broadcast.read(asked["broadcast"]["note"])["down"])
             with collect_messages() as messages:
-                answer = _answer(problem, algorithm, asked, _client_state(inbox, asked["kept"]), heard[1], outbox)
+                answer = _answer(
+                    problem, algorithm, asked, _client_state(inbox, asked["kept"]), latest_broadcast[1], outbox
+                )
             answer["messages"] = messages
         except OutOfSpace as full:
             answer = {"needed": full.needed}

@@ -128,9 +128,9 @@ class Store(ABC):
         del folder
         tensors: dict[str, Tensor] = {}
         notes: dict[str, Any] = {}
-        for client, kept in self.touched():
-            state, state_note = flatten(f"client/{client}", kept.state)
-            buffers, buffer_note = flatten(f"buffers/{client}", {"all": kept.buffers})
+        for client, client_state in self.touched():
+            state, state_note = flatten(f"client/{client}", client_state.state)
+            buffers, buffer_note = flatten(f"buffers/{client}", {"all": client_state.buffers})
             tensors |= state | buffers
             notes[str(client)] = {"state": state_note, "buffers": buffer_note}
         return Snapshot(tensors, {"clients": notes})

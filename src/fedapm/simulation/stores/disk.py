@@ -122,11 +122,11 @@ class DiskStore(Store):
     def commit(self, updates: Mapping[int, ClientState]) -> None:
         """Replace the memories of some clients: of all of them or, if this fails, of none."""
         written = []
-        for client, kept in updates.items():
-            found = unpack(kept)
-            number = self._number(found.key)
+        for client, client_state in updates.items():
+            unpacked = unpack(client_state)
+            number = self._number(unpacked.key)
             file, scratch = self._files[number], self._scratch_for(number)
-            scratch.fill(found.numbers, found.tensors)
+            scratch.fill(unpacked.numbers, unpacked.tensors)
             row = file.take()
             written.append((client, number, row, file.write(row, scratch.memory)))
         for client, number, row, crc in written:
@@ -479,5 +479,5 @@ def _write(handle: int, content: memoryview, at: int) -> None:
 
 def _by_layout(numbers: Integers, rows: Integers) -> dict[int, Integers]:
     order = np.argsort(numbers, kind="stable")
-    found, starts = np.unique(numbers[order], return_index=True)
-    return dict(zip(found.tolist(), np.split(rows[order], starts[1:]), strict=True)) if len(rows) else {}
+    unpacked, starts = np.unique(numbers[order], return_index=True)
+    return dict(zip(unpacked.tolist(), np.split(rows[order], starts[1:]), strict=True)) if len(rows) else {}

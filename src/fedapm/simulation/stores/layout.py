@@ -35,24 +35,24 @@ class Unpacked:
     tensors: list[Tensor]
 
 
-def unpack(kept: ClientState) -> Unpacked:
+def unpack(client_state: ClientState) -> Unpacked:
     """Take a client's memory apart."""
     fields: list[tuple[str, Part | None]] = []
     numbers: list[float] = []
     tensors: list[Tensor] = []
 
     def part(vector: Vec) -> Part:
-        found = list(vector.items())
-        tensors.extend(tensor for _, tensor in found)
-        return tuple((name, tensor.dtype, tensor.shape) for name, tensor in found)
+        tensors_of_part = list(vector.items())
+        tensors.extend(tensor for _, tensor in tensors_of_part)
+        return tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors_of_part)
 
-    for field, value in kept.state.items():
+    for field, value in client_state.state.items():
         if isinstance(value, Vec):
             fields.append((field, part(value)))
         else:
             fields.append((field, None))
             numbers.append(float(value))
-    return Unpacked((tuple(fields), part(kept.buffers)), numbers, tensors)
+    return Unpacked((tuple(fields), part(client_state.buffers)), numbers, tensors)
 
 
 class Layout:
@@ -100,8 +100,8 @@ class Layout:
 
     def numbers(self, row: Tensor) -> npt.NDArray[np.float64]:
         """The numbers in a row of bytes; they share its memory."""
-        found: npt.NDArray[np.float64] = row.numpy()[: 8 * self._numbers].view(np.float64)
-        return found
+        tensors_of_part: npt.NDArray[np.float64] = row.numpy()[: 8 * self._numbers].view(np.float64)
+        return tensors_of_part
 
     def read(self, row: Tensor, device: torch.device | str = "cpu") -> ClientState:
         """What stands in a row. It shares the row's memory, so the row must not be used again."""

@@ -45,9 +45,9 @@ class TableStore(Store):
 
     def commit(self, updates: Mapping[int, ClientState]) -> None:
         """Replace the memories of some clients."""
-        for client, kept in updates.items():
-            self._allocate(kept)
-            for key, value in _flat(kept):
+        for client, client_state in updates.items():
+            self._allocate(client_state)
+            for key, value in _flat(client_state):
                 self._columns[key][client] = value
             self._touched[client] = True
 
@@ -61,15 +61,15 @@ class TableStore(Store):
         index = torch.tensor(clients)
         state, _ = self._layout()
         fresh = ~self._touched[index]
-        found: dict[str, Value] = {}
+        fields: dict[str, Value] = {}
         for field, value in state.items():
             if isinstance(value, Vec):
                 rows = {n: self._rows((f"state.{field}", n), t, index, fresh) for n, t in value.items()}
-                found[field] = BatchedVec(rows)
+                fields[field] = BatchedVec(rows)
             else:
                 number = torch.tensor(float(value), dtype=torch.float64)
-                found[field] = PerClient(self._rows((field, ""), number, index, fresh))  # type: ignore[assignment]
-        return State(**found)
+                fields[field] = PerClient(self._rows((field, ""), number, index, fresh))  # type: ignore[assignment]
+        return State(**fields)
 
     def scatter(self, clients: Sequence[int], state: State) -> Undo:
         """Replace the states of some clients by those side by side; the result takes that back."""
@@ -112,22 +112,22 @@ class TableStore(Store):
         return self._template
 
     def _layout(self) -> tuple[State, Vec]:
-        kept = self._sample()
-        return kept.state, kept.buffers
+        client_state = self._sample()
+        return client_state.state, client_state.buffers
 
-    def _allocate(self, kept: ClientState) -> None:
+    def _allocate(self, client_state: ClientState) -> None:
         if self._columns:
             return
-        for key, value in _flat(kept):
+        for key, value in _flat(client_state):
             self._columns[key] = torch.zeros(self._population, *value.shape, dtype=value.dtype, device=value.device)
 
 
-def _flat(kept: ClientState) -> Iterator[tuple[tuple[str, str], Tensor]]:
-    for field, value in kept.state.items():
+def _flat(client_state: ClientState) -> Iterator[tuple[tuple[str, str], Tensor]]:
+    for field, value in client_state.state.items():
         if isinstance(value, Vec):
             for name, tensor in value.items():
                 yield (f"state.{field}", name), tensor
         else:
             yield (field, ""), torch.tensor(float(value), dtype=torch.float64)
-    for name, tensor in kept.buffers.items():
+    for name, tensor in client_state.buffers.items():
         yield ("buffers", name), tensor
