@@ -19,13 +19,13 @@ NONE = ""
 
 
 class Contributions:
-    """The files of all clients' contributions; a checkpoint says which of them it means."""
+    """The files of all clients' contributions; a checkpoint says which it refers to."""
 
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         self.folder, self.names = folder, names
 
     def add(self, client: int, version: str, before: str, upload: Upload) -> str:
-        """A client's contribution after one more answer, in a file of its own; the one before stays."""
+        """Add an upload to a client's contribution and write it to a new file; the old file stays."""
         sums = {name: upload.sums[name] for name in self.names}
         if before != NONE:
             sums = {name: total + sums[name] for name, total in self.read(before).items()}
@@ -35,7 +35,7 @@ class Contributions:
         return name
 
     def read(self, name: str) -> dict[str, Vec]:
-        """A contribution."""
+        """Read a contribution."""
         stored, about = read_tensors(self.folder / name)
         try:
             totals = restore("sums", {n: t.clone() for n, t in stored.items()}, about["sums"])
@@ -49,7 +49,7 @@ class Contributions:
             sync_folder(self.folder)
 
     def keep(self, held: Iterable[str]) -> None:
-        """Remove the files that no checkpoint means."""
+        """Remove the files that no checkpoint refers to."""
         wanted = set(held)
         for path in self.folder.glob("client-*.safetensors") if self.folder.is_dir() else ():
             if path.name not in wanted:
@@ -57,7 +57,7 @@ class Contributions:
 
 
 def withdrawn(contributions: Iterable[Mapping[str, Vec]]) -> dict[str, Vec]:
-    """What must be added to a round's sums so that these contributions are no longer counted."""
+    """The sums that cancel these contributions when added to a round's."""
     totals: dict[str, Vec] = {}
     for sums in contributions:
         for name, vector in sums.items():

@@ -1,4 +1,4 @@
-"""Gathering: one announcement, from sending it to having the answers it takes to go on."""
+"""One exchange with the nodes: a message to each client, and the replies a round needs."""
 
 from __future__ import annotations
 
@@ -18,62 +18,62 @@ from fedapm.flower.settings import FlowerSettings
 from fedapm.flower.transport.transport import POLL, Exchange, NodeReply, Transport
 
 LOOK = 5.0
-"""Seconds between two looks for nodes that came back."""
+"""Seconds between two checks for nodes that came back."""
 SPARE = 60.0
-"""Seconds a message lives beyond the time anybody waits for it."""
+"""Seconds a message outlives the time the server waits for it."""
 
 Event = Callable[[int, str, str], None]
-"""Hears of something worth an operator's notice: the round, the client's id, what happened."""
+"""Called with a round, a client's id and what happened, for the log that an operator reads."""
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """What is asked of whom: the state after a round, to be judged, trained from, or both."""
+    """One request to the clients: evaluate the state after a round, train from it, or both."""
 
     round: int
     """The round whose result is broadcast."""
     evaluate: bool
     selected: Sequence[int]
-    """Who trains in the next round."""
+    """The clients that train in the next round."""
     everyone: Sequence[int]
-    """Who gets a message at all."""
+    """The clients that get a message."""
     last: bool = False
-    """Whether nothing follows, so that it is worth waiting for everybody."""
+    """Whether this is the last exchange, which waits for every client."""
     token: str = field(default_factory=lambda: secrets.token_hex(6))
 
     @property
     def training(self) -> int | None:
-        """The round that is trained; None where nobody trains."""
+        """The round that is trained; None if nobody trains."""
         return self.round + 1 if self.selected else None
 
     @property
     def about(self) -> int:
-        """The round that what happens meanwhile belongs to."""
+        """The round that events during this exchange are logged under."""
         return self.round if self.training is None else self.training
 
 
 @dataclass
 class RoundReplies:
-    """The answers to an announcement."""
+    """The replies to an announcement."""
 
     announcement: Announcement
     answers: dict[int, ClientReply] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)
-    """Why there is no answer, where something is known."""
+    """Why a client has not replied, where that is known."""
 
     @property
     def usable(self) -> list[int]:
-        """The selected clients whose training counts, in order."""
+        """The selected clients whose updates can be used, in order."""
         asked = self.announcement.selected
         return [k for k in asked if k in self.answers and self.answers[k].trained is not None]
 
     @property
     def scored(self) -> list[int]:
-        """The clients whose models were judged."""
+        """The clients whose models were evaluated."""
         return [k for k, answer in self.answers.items() if answer.scores is not None]
 
     def why(self, client: int) -> str:
-        """What is known of a client that has no usable answer."""
+        """Why a client has no usable reply."""
         answer = self.answers.get(client)
         if answer is None:
             return self.problems.get(client, "no reply")
@@ -81,7 +81,7 @@ class RoundReplies:
 
 
 class RoundExchange:
-    """Sends announcements and hears their answers."""
+    """Sends announcements and collects the replies."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RoundExchange:
         self._hellos = Exchange(transport, MessageType.QUERY, "hello", self._lifetime)
 
     def gather(self, announcement: Announcement, message_for: Callable[[int], RecordDict]) -> RoundReplies:
-        """Announce, listen, and announce again to the silent where too few answered."""
+        """Send an announcement and collect replies; repeat it to silent clients if there are too few."""
         collected = RoundReplies(announcement)
         exchange = Exchange(self.transport, MessageType.TRAIN, str(announcement.round), self._lifetime)
         owners: dict[int, int] = {}
@@ -117,7 +117,7 @@ class RoundExchange:
         message_for: Callable[[int], RecordDict],
         owners: dict[int, int],
     ) -> None:
-        """Announce to all who have not answered; ``owners`` remembers which client each node was asked for."""
+        """Send to all clients that have not replied; ``owners`` records which client each node was asked for."""
         asked, end = collected.announcement, self.transport.clock() + self.settings.timeout
         looked = -math.inf
         messaged: set[int] = set()
@@ -127,7 +127,7 @@ class RoundExchange:
                 online = self.transport.online()
                 self._greet(online, asked.about)
                 if asked.last:
-                    # who could not answer before may be able to now
+                    # clients that failed to reply before may succeed now
                     messaged -= {node for node, client in owners.items() if client in collected.problems}
                 nodes = {
                     node: client for client, node in self._reachable(collected, online).items() if node not in messaged
@@ -146,7 +146,7 @@ class RoundExchange:
             self.transport.sleep(POLL)
 
     def _reachable(self, collected: RoundReplies, online: Collection[int]) -> dict[int, int]:
-        """The clients without an answer whose node is there, and that node."""
+        """The clients that have not replied but are online, with their nodes."""
         nodes = {client: self.registry.nodes.get(client) for client in collected.announcement.everyone}
         return {
             k: node for k, node in nodes.items() if node is not None and node in online and k not in collected.answers
@@ -176,7 +176,7 @@ class RoundExchange:
         except replies.Stale:
             return
         except FedapmError as error:
-            # perhaps another client is behind that node now
+            # the node may belong to another client now
             self.registry.forget(client)
             answer = ClientReply(bad=str(error))
         collected.answers[client] = answer

@@ -1,4 +1,4 @@
-"""Ledger: what the server remembers of clients. Not their states, only which of their answers it has accepted."""
+"""Ledger: which replies of each client the server has accepted. The clients' states are on their nodes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fedapm.simulation.stores.base import Undo
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one client."""
+    """One client's entry."""
 
     accepted: str = FRESH
-    """The version of the last answer that was accepted."""
+    """The version of the last accepted reply."""
     contribution: str = ""
     """The file of the sum of its changes, where the server keeps it."""
 
 
 @dataclass
 class Ledger:
-    """The population of a run, and where each client stands."""
+    """The clients of a run and the last accepted reply of each."""
 
     run: str
     data_summaries: dict[str, DataSummary]
-    """Every client's outline by its id, in the order of every list."""
+    """Each client's data summary by id, in client order."""
     start: str
     """The digest of u⁰."""
     round: int = 0
@@ -42,11 +42,11 @@ class Ledger:
         return list(self.data_summaries)
 
     def entry(self, client: int) -> Entry:
-        """Where a client stands."""
+        """A client's entry."""
         return self.entries.get(client, Entry())
 
     def settle(self, round: int, changes: Mapping[int, Entry]) -> Undo:
-        """Put a round's changes in place; the result takes them back."""
+        """Apply a round's changes; returns a function that undoes them."""
         before, entries = self.round, self.entries
         self.round, self.entries = round, {**entries, **changes}
 
@@ -56,7 +56,7 @@ class Ledger:
         return undo
 
     def note(self) -> dict[str, Any]:
-        """The ledger as a checkpoint holds it."""
+        """The ledger as JSON, for a checkpoint."""
         return {
             "run": self.run,
             "start": self.start,

@@ -1,4 +1,4 @@
-"""Roll: which client is behind which node, by what the nodes say of themselves."""
+"""Which client each node belongs to, as the nodes report it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Claimed(FedapmError):
-    """Two nodes say they are the same client."""
+    """Two nodes claim to be the same client."""
 
     def __init__(self, client: str, *nodes: int) -> None:
         both = " and ".join(map(str, nodes))
@@ -27,7 +27,7 @@ class Claimed(FedapmError):
 
 
 class NodeRegistry:
-    """The clients that have shown up."""
+    """The clients that have reported, and their nodes."""
 
     def __init__(self, deployment: Deployment, run: str) -> None:
         self.ids = list(deployment.clients)
@@ -35,7 +35,7 @@ class NodeRegistry:
         self.nodes: dict[int, int] = {}
         self.data_summaries: dict[int, DataSummary] = {}
         self._rejected: dict[int, int | None] = {}
-        """Nodes that are not taken, and the position of the client they claim to be if that is why."""
+        """Rejected nodes, with the position of the client they claimed if it was taken."""
         tables = deployment.experiment.tables()
         self._hello: RecordDict = codec.records(
             {"protocol": codec.PROTOCOL, "run": run, "hello": self.ids, "settings": tables}
@@ -43,12 +43,12 @@ class NodeRegistry:
 
     @property
     def absent(self) -> list[str]:
-        """The clients that have never shown up."""
+        """The clients that have not reported yet."""
         return [client for k, client in enumerate(self.ids) if k not in self.nodes]
 
     def unknown_nodes(self, online: Collection[int]) -> dict[int, RecordDict]:
-        """The question for every node that is not known yet."""
-        # who went away may come back as somebody else, and who was second to a node that is gone now may be first
+        """A hello message for every online node that has not reported."""
+        # a node that left may return as another client, and a claim rejected earlier may be free now
         self._rejected = {
             node: claim
             for node, claim in self._rejected.items()
@@ -58,7 +58,7 @@ class NodeRegistry:
         return {node: self._hello for node in online if node not in known}
 
     def register(self, reply: NodeReply, online: Collection[int]) -> None:
-        """Take a node's answer down; a client that another node is already is refused by name."""
+        """Record a node's reply; refuse a client that another online node already is."""
         try:
             client, data_summary = self._read(reply)
         except FedapmError as error:
@@ -73,7 +73,7 @@ class NodeRegistry:
         self.data_summaries.setdefault(client, data_summary)
 
     def forget(self, client: int) -> None:
-        """A node turned out to be somebody else: ask it again."""
+        """Forget a client's node, so that it is asked again."""
         self.nodes.pop(client, None)
 
     def _read(self, reply: NodeReply) -> tuple[int, DataSummary]:
@@ -87,7 +87,7 @@ class NodeRegistry:
         return self.ids.index(reply.fields["client"]), DataSummary.from_json(data if isinstance(data, Mapping) else {})
 
     def call(self, transport: Transport, wait: float, enough: Callable[[NodeRegistry], bool]) -> None:
-        """Ask all nodes who they are until enough clients are there or the time is over."""
+        """Ask all nodes which client they are, until enough have reported or the time is up."""
         end = transport.clock() + wait
         exchange = Exchange(transport, MessageType.QUERY, "hello", max(wait, self.lifetime))
         announced: list[str] = []

@@ -1,4 +1,4 @@
-"""Replies: a client's answer in a round, taken apart and checked before anything of it counts."""
+"""Replies: parses and checks a client's reply before any of it is used."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fedapm.flower.transport import codec
 
 
 class Stale(FedapmError):
-    """An answer to something that was asked before; it is as if it had never come."""
+    """A reply to an earlier message; it is ignored."""
 
 
 @dataclass(frozen=True)
 class TrainReply:
-    """A client's finished round, as far as the server may know it."""
+    """What the server learns of a client's training."""
 
     upload: Upload
     log: list[SolveStats]
@@ -30,29 +30,29 @@ class TrainReply:
 
 @dataclass(frozen=True)
 class ClientReply:
-    """What a client says to one announcement."""
+    """A client's reply to one announcement."""
 
     scores: dict[str, dict[str, Score]] | None = None
     drift: list[float] | None = None
     trained: TrainReply | None = None
     bad: str | None = None
-    """Why its training does not count, where it does not."""
+    """Why its update cannot be used, if it cannot."""
     diverged: bool = False
-    """Whether that is because it came out infinite or as no number."""
+    """Whether that is because the update is not finite."""
     lost: str | None = None
-    """What it has instead of the state the server means, in words."""
+    """Which state it has instead of the one the server asked for."""
     remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an answer must look like."""
+    """What a valid reply looks like."""
 
     run: str
     token: str
     client: str
     round: int | None
-    """The round it was to train in; None where it was only to evaluate."""
+    """The round to train in; None if the client only evaluates."""
     evaluated: bool
     template: Template
     views: Sequence[str]
@@ -60,7 +60,7 @@ class Expected:
 
 
 def read(note: codec.Fields, tensors: codec.Tensors, expected: Expected) -> ClientReply:
-    """A client's answer, or one line that says what is wrong with it."""
+    """Parse a reply, or raise an error that says what is wrong with it."""
     for key, value in (("run", expected.run), ("token", expected.token)):
         if note.get(key) != value:
             raise Stale(f"its answer is to another announcement ({key} {note.get(key)!r}).")
@@ -88,7 +88,7 @@ def read(note: codec.Fields, tensors: codec.Tensors, expected: Expected) -> Clie
 
 
 class _NotFinite(Exception):
-    """An update that is no number."""
+    """An update that is not finite."""
 
 
 def _trained(note: Any, tensors: codec.Tensors, expected: Expected) -> TrainReply:

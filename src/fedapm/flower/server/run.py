@@ -1,4 +1,4 @@
-"""Serve: one run on Flower from the server's side, from the roll call to the last round."""
+"""The server's side of a run on Flower, from finding the nodes to the last round."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from fedapm.simulation.spec import RunSpec
 
 logger = logging.getLogger(__name__)
 FILES = (ROUNDS, TIMINGS, MESSAGES)
-"""Files of one line a round, which are cut back to the checkpoint when a run goes on."""
+"""Files with one line per round, cut back to the checkpoint when a run is resumed."""
 
 
 def serve(
     transport: Transport, deployment: Deployment, out: Path, model: Model | None = None, loss: Loss | None = None
 ) -> None:
-    """Run an experiment to its end in a folder; a run that is there goes on, and a complete one is left as it is."""
+    """Run an experiment in a folder; an unfinished run is resumed, a complete one is left alone."""
     with locked(out, "server", "stop its run first (flwr stop)"):
         if is_run(out):
             _check_same(out, deployment)
@@ -55,7 +55,7 @@ def serve(
 
 
 class Server:
-    """One process's part in a run."""
+    """The server process of a run."""
 
     def __init__(
         self, transport: Transport, deployment: Deployment, out: Path, model: Model | None, loss: Loss | None
@@ -70,7 +70,7 @@ class Server:
         self.checkpoints = ServerCheckpoints(self.contributions)
 
     def run(self) -> None:
-        """From the roll call to the end."""
+        """Find the nodes and run to the last round."""
         saved = self.checkpoints.load(self.out / CHECKPOINTS) if is_run(self.out) else None
         run = saved.ledger.run if saved is not None else uuid.uuid4().hex
         registry = NodeRegistry(self.deployment, run)
@@ -172,11 +172,11 @@ class Server:
 
 
 def _check_same(out: Path, deployment: Deployment) -> None:
-    """Refuse to go on with a run of other settings, other clients, or another engine."""
+    """Refuse to resume a run with other settings, other clients or another engine."""
     notes = read_json(out / ENGINE) if (out / ENGINE).is_file() else {}
     if notes.get("engine") != FlowerEngine.name or not (out / CONFIG).is_file():
         raise FedapmError(f"{out} holds a run that is not one on Flower ({INFO}); choose another folder.")
-    # half a contribution could not be taken back
+    # part of a contribution could not be withdrawn
     fixed = ("clients", "keep_contributions")
     before, now = notes.get("flower", {}), deployment.to_json()
     also = [f"flower.{name}" for name in fixed if before.get(name) != now[name]]
@@ -185,7 +185,7 @@ def _check_same(out: Path, deployment: Deployment) -> None:
 
 
 def _check_alike(data_summaries: dict[str, DataSummary]) -> None:
-    """Refuse clients whose data cannot be one network's."""
+    """Refuse clients whose data differ in shape or type."""
     (first, expected), *others = data_summaries.items()
     for client, data_summary in others:
         if (data_summary.inputs, data_summary.target) != (expected.inputs, expected.target):
