@@ -295,7 +295,7 @@ def test_hyperparameters_may_be_given_as_keywords() -> None:
     named = fedapm.train(blob_clients(), two_layers, rho=0.5, sigma=0.2, **QUICK)
     same = fedapm.train(blob_clients(), two_layers, algorithm=FedAPM(rho=0.5, sigma=0.2), **QUICK)
     pd.testing.assert_frame_equal(named.history, same.history, check_exact=True)
-    assert named.plan.settings["algorithm"]["rho"] == 0.5
+    assert named.spec.settings["algorithm"]["rho"] == 0.5
 
 
 def error_rate(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -346,7 +346,7 @@ def test_early_stopping_ends_a_run_that_can_be_loaded_and_reported(tmp_path: Pat
     made = fedapm.train(
         blob_clients(), two_layers, callbacks=[EarlyStopping(patience=2)], out=tmp_path / "run", **STOPPING
     )
-    last = made.progress.round
+    last = made.state.round
     assert last < 30
     accuracy = made.history["accuracy"]
     assert accuracy.iloc[-2:].max() <= accuracy.iloc[:-2].max(), "two evaluations in a row were no better"
@@ -382,7 +382,7 @@ def test_early_stopping_counts_on_where_an_interrupted_run_left_off(tmp_path: Pa
 
     stopping = EarlyStopping(patience=6)
     whole = fedapm.train(blob_clients(), two_layers, callbacks=[stopping], **STOPPING)
-    assert 6 < whole.progress.round < 30
+    assert 6 < whole.state.round < 30
     with pytest.raises(Interrupted):
         fedapm.train(blob_clients(), two_layers, callbacks=[stopping, Interrupt()], out=tmp_path / "run", **STOPPING)
     rest = fedapm.train(blob_clients(), two_layers, callbacks=[stopping], out=tmp_path / "run", resume=True, **STOPPING)
@@ -399,7 +399,7 @@ def test_early_stopping_without_validation_data_leaves_no_folder(tmp_path: Path)
 
 def test_a_validation_share_of_a_named_data_set(digits: Result) -> None:
     made = fedapm.train("digits", validation=0.25, rounds=1, fraction=0.1, callbacks=[EarlyStopping()])
-    assert made.plan.settings["data"]["validation"] == 0.25
+    assert made.spec.settings["data"]["validation"] == 0.25
     assert len(made.federation[0].train) < len(digits.federation[0].train)
 
 

@@ -51,8 +51,8 @@ def test_the_example_of_a_method_runs(tmp_path, monkeypatch):
     found = run_file(example, tmp_path)
     accuracy = found["result"].history["accuracy"]
     assert accuracy.iloc[-1] > accuracy.iloc[0] + 0.2
-    assert found["without"].progress.server.u.equal(found["plain"].progress.server.u)
-    assert not found["result"].progress.server.p.equal(found["result"].progress.server.p.zeros())
+    assert found["without"].state.server.u.equal(found["plain"].state.server.u)
+    assert not found["result"].state.server.p.equal(found["result"].state.server.p.zeros())
 
 
 def test_the_example_of_a_package_works(tmp_path):

@@ -166,7 +166,7 @@ def moved(result: fedapm.Result, client: int, part: str) -> bool:
 
     The proximal term holds them there, and takes a digit or so of rounding to do so.
     """
-    state, start = result.state_dict(client), dict(result.plan.problem.start(0).v0)
+    state, start = result.state_dict(client), dict(result.spec.problem.start(0).v0)
     gaps = [float((state[name] - start[name]).abs().max()) for name in start if name.startswith(f"{part}.")]
     assert gaps, f"{part} is not personal"
     assert max(gaps) < 1e-6 or max(gaps) > 1e-4, "neither rounding nor training"
@@ -191,7 +191,7 @@ def test_sensors_are_learnt_from_where_a_third_of_the_clients_have_one() -> None
 
 def test_a_sensor_nobody_has_leaves_its_shared_parameters_where_they_were() -> None:
     result = train(sensors(3).without({"gyro": [0, 1, 2]}), "har", algorithm="fedavg")
-    start, now = result.plan.problem.u0, result.progress.server.u
+    start, now = result.spec.problem.u0, result.state.server.u
     # scores that are all shifted alike weigh the same, so their offset has no gradient in any case
     still = {name for name in start.without(["attention.score.bias"]) if torch.equal(now[name], start[name])}
     assert still == {name for name in start if name.startswith("gyro_")}

@@ -165,20 +165,20 @@ class BaseResult(ABC):
 class Result(BaseResult):
     """A finished run: its history and every client's model."""
 
-    plan: RunSpec
-    progress: RunState
+    spec: RunSpec
+    state: RunState
     records: list[RoundRecord]
     engine: LocalEngine
 
     @property
     def federation(self) -> Federation:
         """The clients it was trained on."""
-        return self.plan.problem.federation
+        return self.spec.problem.federation
 
     @property
     def settings(self) -> Tables:
         """The settings of the run, as in config.toml."""
-        return self.plan.settings
+        return self.spec.settings
 
     @property
     def clients(self) -> list[str]:
@@ -188,20 +188,20 @@ class Result(BaseResult):
     @property
     def views(self) -> list[str]:
         """The names of the models that the method has for each client."""
-        return list(self.plan.algorithm.views)
+        return list(self.spec.algorithm.views)
 
     def _state_dict(self, position: int, view: str) -> dict[str, Tensor]:
-        problem, algorithm = self.plan.problem, self.plan.algorithm
-        broadcast = algorithm.broadcast(self.progress.server)
+        problem, algorithm = self.spec.problem, self.spec.algorithm
+        broadcast = algorithm.broadcast(self.state.server)
         load_model(problem, algorithm, position, self.engine.client_state(position), broadcast, view)
         module = problem.network(position).module
         return {n: t.detach().cpu().clone() for n, t in module.state_dict().items()}
 
     def _module(self, position: int) -> nn.Module:
-        return deepcopy(self.plan.problem.network(position).module).cpu()
+        return deepcopy(self.spec.problem.network(position).module).cpu()
 
     def _title(self) -> str:
-        return f"{self.plan.algorithm.label} on {self.federation.name}"
+        return f"{self.spec.algorithm.label} on {self.federation.name}"
 
     def save(self, folder: str | Path) -> Path:
         """Write a run folder, as if the run had been given it from the start.
@@ -214,13 +214,13 @@ class Result(BaseResult):
         """
         path = Path(folder)
         refuse_to_overwrite(path)
-        write_atomic(path / CONFIG, tomli_w.dumps(self.plan.settings))
+        write_atomic(path / CONFIG, tomli_w.dumps(self.spec.settings))
         rounds = JsonLines(path / ROUNDS)
         for record in self.records:
             rounds.append(record)
-        self.engine.save(path / CHECKPOINTS, self.progress, self.records[-1])
+        self.engine.save(path / CHECKPOINTS, self.state, self.records[-1])
         write_models(path, self)
-        write_info(path, self.plan.info() | self.progress.info("complete"))
+        write_info(path, self.spec.info() | self.state.info("complete"))
         return path
 
     def report(self, path: str | Path) -> Path:
@@ -237,7 +237,7 @@ def write_models(folder: Path, result: Result) -> None:
     for position, client in enumerate(result.clients):
         for view in views:
             path = folder / MODELS / model_file(position, view if len(views) > 1 else "")
-            about = {"client": client, "method": result.plan.algorithm.name, "round": result.progress.round}
+            about = {"client": client, "method": result.spec.algorithm.name, "round": result.state.round}
             write_tensors(path, result.state_dict(client, view), about)
 
 

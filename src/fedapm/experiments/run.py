@@ -94,7 +94,7 @@ def _execute(
     if folder is not None:
         if plan.save_models:
             write_models(folder.folder, result)
-        folder.finish(result.progress, "complete")
+        folder.finish(result.state, "complete")
     return result
 
 
