@@ -284,13 +284,13 @@ def test_data_that_is_not_finite_is_refused(bad: float) -> None:
 
 def test_mismatched_lengths_are_refused() -> None:
     x, y = blobs(20)
-    with refused("equally many", "19", "20"):
+    with refused("equal lengths", "19", "20"):
         Federation.from_arrays(x, y[:19], ["a"] * 20)
-    with refused("equally many", "19", "20"):
+    with refused("equal lengths", "19", "20"):
         Federation.from_clients({"a": (x[:19], y)})
     with refused("20 samples", "18 client ids"):
         Federation.from_arrays(x, y, ["a"] * 18)
-    with refused("equally many"):
+    with refused("equal lengths"):
         Federation.from_arrays((x, x[:5]), y, ["a"] * 20)
 
 
@@ -356,7 +356,7 @@ def test_validation_is_a_part_of_the_training_data_and_test_data_is_gone() -> No
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 2.0])
 def test_a_share_for_validation_outside_its_range_is_refused(share: float) -> None:
-    with refused("data.validation", "share"):
+    with refused("data.validation", "should be"):
         build.resolve({"data": {"validation": share}})
 
 

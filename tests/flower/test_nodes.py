@@ -165,7 +165,7 @@ def test_a_malformed_data_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "mentions"),
     [
-        ({"x": np.ones((4, 2)), "y": np.arange(3)}, ["equally many"]),
+        ({"x": np.ones((4, 2)), "y": np.arange(3)}, ["equal lengths"]),
         ({"x": np.ones((4, 2)), "y": np.array(1)}, ["'y'", "shape ()"]),
         ({"x": np.array(1.0), "y": np.arange(3)}, ["'x'", "one row per sample"]),
         ({"x": np.ones((4, 2)), "y": np.ones((4, 1), dtype=int)}, ["'y'", "(4, 1)", "whole number"]),
