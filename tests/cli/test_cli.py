@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,15 @@ def test_no_command_at_all_shows_the_help() -> None:
     outcome = fedapm()
     assert "Usage: " in outcome.out + outcome.err
     assert not outcome.err.startswith("fedapm: "), "asking for nothing is no mistake"
+
+
+def test_the_shell_completes_commands() -> None:
+    script = "import sys; sys.argv = ['fedapm']; from fedapm.cli.app import main; main()"
+    words = {"_FEDAPM_COMPLETE": "complete_bash", "COMP_WORDS": "fedapm ex", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=os.environ | words
+    )
+    assert done.stdout.split() == ["export"]
 
 
 def test_report_writes_again_what_the_run_wrote(made: Path, tmp_path: Path) -> None:
@@ -334,6 +344,23 @@ def test_a_run_can_be_made_longer(made: Path, tmp_path: Path) -> None:
         outcome = fedapm("run", "--rounds", rounds, "--out", tmp_path / "run", "--resume", *QUICK)
         assert outcome.code == 0
     assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == (made / "rounds.jsonl").read_bytes()
+
+
+def test_old_names_of_values_go_on_working_and_say_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedapm.experiments.settings._renamed_once", set())
+    arguments = ["run", "--rounds", 1, "--set", "engine.store=mapped", "--out", tmp_path / "run", *QUICK]
+    outcome = fedapm(*arguments, "--engine", "vectorised")
+    assert outcome.code == 0
+    warnings = [line for line in outcome.err.splitlines() if line.startswith("fedapm: ")]
+    assert len(warnings) == 2
+    assert "engine.engine = 'vectorised' is called 'vectorized' now" in warnings[0]
+    config = tmp_path / "run" / "config.toml"
+    assert 'engine = "vectorized"' in config.read_text()
+    assert 'store = "disk"' in config.read_text()
+    assert json.loads((tmp_path / "run" / "engine.json").read_text())["engine"] == "vectorized"
+    config.write_text(config.read_text().replace('"vectorized"', '"vectorised"').replace('"disk"', '"mapped"'))
+    outcome = fedapm("run", "--rounds", 2, "--engine", "vectorized", "--out", tmp_path / "run", "--resume", *QUICK)
+    assert outcome.code == 0, outcome.err
 
 
 def test_exports_that_cannot_be(made: Path, tmp_path: Path) -> None:

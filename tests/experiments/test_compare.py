@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedapm.experiments.compare import About, laid, parse_targets, plans
+from fedapm.experiments.compare import About, parse_targets, plans
 from fedapm.experiments.settings import Experiment
 from fedapm.runs.records import load_run
 from tests.helpers.cli import fedapm
@@ -73,7 +73,7 @@ def test_later_layers_win_and_in_one_layer_a_methods_own() -> None:
 
 def test_layers_are_laid_over_each_other_at_any_depth() -> None:
     low = {"fedapm": {"rho": 1, "model": {"options": {"a": 1, "b": 2}}}}
-    assert laid(low, {"fedapm": {"model": {"options": {"b": 3}}}}, {"x": {"y": 1}}) == {
+    assert overlay(low, {"fedapm": {"model": {"options": {"b": 3}}}}, {"x": {"y": 1}}) == {
         "fedapm": {"rho": 1, "model": {"options": {"a": 1, "b": 3}}},
         "x": {"y": 1},
     }

@@ -242,7 +242,7 @@ def test_other_settings_or_another_sweep_in_the_same_folder_are_refused(own: Pat
     assert_refused(fedapm(*SWEEP, "--out", own), "sweep.json", "not the record of a sweep")
 
 
-class StopRule:
+class StopRule(Callback):
     """Ctrl-C in a round of a run that is not the first."""
 
     def __init__(self) -> None:

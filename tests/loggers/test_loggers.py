@@ -57,7 +57,7 @@ def plan(**algorithm: Any) -> RunSpec:
     return build.plan(build.resolve(SETTINGS, {"algorithm": algorithm}))
 
 
-class StopRule:
+class StopRule(Callback):
     """Ctrl-C in a round."""
 
     def __init__(self, round: int) -> None:
@@ -254,7 +254,7 @@ def test_a_server_that_is_none_is_one_line_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-class Broken:
+class Broken(Callback):
     """A log that cannot write."""
 
     def __init__(self) -> None:

@@ -7,29 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedapm.cli.options import (
-    SIX,
-    AsJson,
-    Assignments,
-    ConfigFile,
-    Data,
-    DataRoot,
-    Device,
-    EngineName,
-    ImageEncoder,
-    Log,
-    Methods,
-    Out,
-    Rounds,
-    Seeds,
-    TextEncoder,
-    TunedPath,
-    Workers,
-    common,
-    layers,
-    names,
-    numbers,
-)
+from fedapm.cli import options as opt
 from fedapm.experiments.settings import parse_assignment
 from fedapm.runs.layout import REPORT
 
@@ -38,26 +16,26 @@ app = typer.Typer()
 
 @app.command()
 def compare(
-    config: ConfigFile = None,
-    data: Data = None,
-    data_root: DataRoot = None,
-    methods: Methods = SIX,
-    seeds: Seeds = "0,1,2",
-    image_encoder: ImageEncoder = None,
-    text_encoder: TextEncoder = None,
-    rounds: Rounds = None,
-    engine: EngineName = None,
-    workers: Workers = None,
-    device: Device = None,
-    tuned: TunedPath = None,
+    config: opt.ConfigFile = None,
+    data: opt.Data = None,
+    data_root: opt.DataRoot = None,
+    methods: opt.Methods = opt.SIX,
+    seeds: opt.Seeds = "0,1,2",
+    image_encoder: opt.ImageEncoder = None,
+    text_encoder: opt.TextEncoder = None,
+    rounds: opt.Rounds = None,
+    engine: opt.EngineName = None,
+    workers: opt.Workers = None,
+    device: opt.Device = None,
+    tuned: opt.TunedPath = None,
     target: Annotated[
         list[str] | None,
         typer.Option("--target", help="A level to reach, as accuracy=0.62 or train_loss=0.5; may be repeated."),
     ] = None,
-    log: Log = None,
-    out: Out = Path("runs/compare"),
-    assign: Assignments = None,
-    as_json: AsJson = False,
+    log: opt.Log = None,
+    out: opt.Out = Path("runs/compare"),
+    assign: opt.Assignments = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Train with several methods and seeds on the same clients; runs that are there already are kept."""
     from fedapm.cli.session import print_summary, recorded
@@ -65,12 +43,12 @@ def compare(
     from fedapm.loggers import log_callbacks
     from fedapm.tuning import tuned_layer
 
-    options = common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
-    chosen, repeats = names(methods), numbers(seeds)
+    options = opt.common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
+    chosen, repeats = opt.names(methods), opt.numbers(seeds)
     targets = comparison.parse_targets(target or [])
     best, origin = tuned_layer(tuned, chosen) if tuned is not None else ({}, None)
-    explicit = comparison.laid(*map(parse_assignment, assign or []))
-    experiments = comparison.plans(chosen, repeats, *layers(config, None, options), best, explicit)
+    explicit = comparison.overlay(*map(parse_assignment, assign or []))
+    experiments = comparison.plans(chosen, repeats, *opt.layers(config, None, options), best, explicit)
     about = comparison.About(chosen, repeats, targets, origin)
     callbacks = log_callbacks(log, out)
     with recorded(out):

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedapm.cli.options import ImageEncoder, TextEncoder, console, say
+from fedapm.cli.options import ImageEncoder, TextEncoder, console, print_line
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.settings import DataSettings, Tables, merged, parse_assignment
@@ -54,7 +54,7 @@ def get(name: Name, root: Root = None) -> None:
 
     entry = data_set(name)
     if entry.origin is None:
-        say(f"{name} is bundled; there is nothing to get.")
+        print_line(f"{name} is bundled; there is nothing to get.")
         return
     folder = root or build.data_root(None) or build.DEFAULT_ROOT
     with ProgressDisplay() as progress:
@@ -62,9 +62,9 @@ def get(name: Name, root: Root = None) -> None:
             download(name, entry.origin, folder, progress)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; run the same command again to resume.") from None
-    say(f"{name} is in {folder} ({entry.origin.layout}). License: {entry.origin.license}.")
+    print_line(f"{name} is in {folder} ({entry.origin.layout}). License: {entry.origin.license}.")
     if entry.encoders:
-        say(f"Next: fedapm data prepare {name} --root {folder}")
+        print_line(f"Next: fedapm data prepare {name} --root {folder}")
 
 
 @app.command()
@@ -90,9 +90,9 @@ def prepare(
         except KeyboardInterrupt:
             raise Interrupted("interrupted; run the same command again to resume.") from None
     if folder is None:
-        say(f"{name} is used as it is; there is nothing to prepare.")
+        print_line(f"{name} is used as it is; there is nothing to prepare.")
         return
-    say(f"{name} is prepared in {folder} ({time.monotonic() - start:.0f} s).")
+    print_line(f"{name} is prepared in {folder} ({time.monotonic() - start:.0f} s).")
 
 
 @app.command()
@@ -124,18 +124,18 @@ def inspect(
             *(counts if few else [str(int((inspection.counts[:, k] > 0).sum()))]),
         )
     console(TABLE_WIDTH).print(table)
-    say(
+    print_line(
         f"{inspection.samples:,} samples, {len(inspection.clients)} clients, {len(inspection.classes)} classes, "
         f"modalities: {', '.join(inspection.modalities)}"
     )
     for modality, clients in inspection.lacking.items():
-        say(f"without {modality}: {', '.join(clients) or 'nobody'}")
+        print_line(f"without {modality}: {', '.join(clients) or 'nobody'}")
     if any(inspection.elsewhere):
-        say(
+        print_line(
             f"{sum(inspection.elsewhere):,} of {sum(inspection.test):,} test samples are training samples of another "
             "client: this inflates the scores of methods that share parameters"
         )
-    say(f"Picture: {picture}")
+    print_line(f"Picture: {picture}")
 
 
 def _settings(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedapm.cli.options import (
-    say,
+    print_line,
 )
 
 app = typer.Typer()
@@ -25,4 +25,4 @@ def export(
     from fedapm.runs.export import export_model
 
     count = export_model(folder, client, out, view)
-    say(f"{out}: {count} tensors of client {client}.")
+    print_line(f"{out}: {count} tensors of client {client}.")

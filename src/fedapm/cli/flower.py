@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedapm.cli.options import AsJson, Assignments, Log, console, layers, say
+from fedapm.cli.options import AsJson, Assignments, Log, console, layers, print_line
 from fedapm.core.extras import require
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.settings import Tables, merged
@@ -43,12 +43,12 @@ def up(
             federation = local.up(folder, nodes, progress)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; what was started is stopped.") from None
-    say(
+    print_line(
         f"A SuperLink on port {federation.port} and {nodes} nodes are up. Certificates, keys, states, logs: "
         f"{federation.folder}"
     )
     option = "" if folder == DEFAULT_FOLDER else f" --folder {folder}"
-    say(f"Next: fedapm flower run examples/digits-flower.toml{option}")
+    print_line(f"Next: fedapm flower run examples/digits-flower.toml{option}")
 
 
 @app.command()
@@ -90,7 +90,7 @@ def run(
                     flower.stop(id)
                 raise Interrupted("interrupted. The same command goes on from there.") from None
     if not finished(target, rounds):
-        say(f"The run is complete; its folder {target} is on the server.")
+        print_line(f"The run is complete; its folder {target} is on the server.")
         return
     log_folder(logs, target)
     report = write_report(target)
@@ -100,7 +100,7 @@ def run(
         print(json.dumps({"report": str(report), "clients": _client_rows(result)}, indent=2))
         return
     console().print(_client_table(result))
-    say(f"Report: {report}")
+    print_line(f"Report: {report}")
 
 
 @app.command()
@@ -121,7 +121,7 @@ def status(folder: Folder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
     for name, pid, alive, log in rows:
         table.add_row(name, str(pid), "running" if alive else "ended", str(log))
     console(200).print(table)
-    say(f"{online} of {federation.nodes} nodes online, port {federation.port}")
+    print_line(f"{online} of {federation.nodes} nodes online, port {federation.port}")
 
 
 @app.command()
@@ -131,7 +131,7 @@ def down(folder: Folder = DEFAULT_FOLDER) -> None:
     from fedapm.flower.local import federation as local
 
     running = local.down(folder.resolve())
-    say(f"{running} programs stopped." if running else "Nothing was running.")
+    print_line(f"{running} programs stopped." if running else "Nothing was running.")
 
 
 @app.command()
@@ -142,7 +142,7 @@ def readmit(
     """Let a client that lost its state begin anew: what it had sent is no longer counted."""
     from fedapm.flower.server.readmission import request
 
-    say(request(out, client))
+    print_line(request(out, client))
 
 
 def _superlink(plan: Deployment, folder: Path, superlink: str | None, out: Path) -> tuple[FlowerCli, Path]:

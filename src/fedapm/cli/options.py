@@ -92,7 +92,7 @@ def console(width: int = 140) -> Console:
     return Console(width=None if sys.stdout.isatty() else width)
 
 
-def say(message: str) -> None:
+def print_line(message: str) -> None:
     """One line about the result."""
     console().print(message, highlight=False, soft_wrap=True, markup=False)
 

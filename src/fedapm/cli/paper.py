@@ -7,19 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedapm.cli.options import (
-    Assignments,
-    DataRoot,
-    Device,
-    ImageEncoder,
-    Out,
-    TextEncoder,
-    Workers,
-    common,
-    layers,
-    names,
-    numbers,
-)  # fmt: skip
+from fedapm.cli import options as opt
 from fedapm.experiments.settings import DataSettings
 from fedapm.runs.layout import PAPER_COMPARE, REPORT
 
@@ -32,17 +20,17 @@ def paper(
     scale: Annotated[
         str, typer.Option("--scale", help="small: about half an hour on two cores; full: as in the paper.")
     ] = "small",
-    data_root: DataRoot = None,
+    data_root: opt.DataRoot = None,
     methods: Annotated[str | None, typer.Option("--methods", help="Methods, separated by commas, or all.")] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help="Seeds, separated by commas.")] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds of the comparison.")] = None,
     trials: Annotated[int | None, typer.Option("--trials", help="Trials of each method in the search.")] = None,
-    image_encoder: ImageEncoder = None,
-    text_encoder: TextEncoder = None,
-    workers: Workers = None,
-    device: Device = None,
-    out: Out = Path("runs/paper"),
-    assign: Assignments = None,
+    image_encoder: opt.ImageEncoder = None,
+    text_encoder: opt.TextEncoder = None,
+    workers: opt.Workers = None,
+    device: opt.Device = None,
+    out: opt.Out = Path("runs/paper"),
+    assign: opt.Assignments = None,
 ) -> None:
     """Tune, compare and sweep as the paper does, for one data set; what was cut off goes on with the same command."""
     from fedapm.cli.session import print_summary, recorded
@@ -52,12 +40,12 @@ def paper(
 
     chosen = adjusted(
         named_scale(scale, data),
-        None if methods is None else names(methods),
-        None if seeds is None else numbers(seeds),
+        None if methods is None else opt.names(methods),
+        None if seeds is None else opt.numbers(seeds),
         rounds,
         trials,
     )
-    given = layers(None, assign, common(data, data_root, image_encoder, text_encoder, None, None, workers, device))
+    options = opt.common(data, data_root, image_encoder, text_encoder, None, None, workers, device)
     with recorded(out, report=write_paper_report):
-        Paper(out, chosen, given, workers).run({"data": data, "settings": assign or []})
+        Paper(out, chosen, opt.layers(None, assign, options), workers).run({"data": data, "settings": assign or []})
     print_summary(out / PAPER_COMPARE, out / REPORT)

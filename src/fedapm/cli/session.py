@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedapm.cli.options import console, say
+from fedapm.cli.options import console, print_line
 from fedapm.cli.tables import summary
 from fedapm.errors import Interrupted
 from fedapm.loggers.console import configure
@@ -55,4 +55,4 @@ def print_summary(folder: Path, report: Path, as_json: bool = False) -> None:
         print(json.dumps({"report": str(report), "rows": [row.as_dict() for row in rows]}, indent=2))
         return
     console().print(summary(rows))
-    say(f"Report: {report}")
+    print_line(f"Report: {report}")

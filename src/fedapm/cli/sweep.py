@@ -9,30 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from fedapm.cli.options import (
-    AsJson,
-    Assignments,
-    ConfigFile,
-    Data,
-    DataRoot,
-    Device,
-    EngineName,
-    ImageEncoder,
-    Log,
-    Methods,
-    Out,
-    Rounds,
-    Seeds,
-    TextEncoder,
-    TunedPath,
-    Workers,
-    common,
-    console,
-    layers,
-    names,
-    numbers,
-    say,
-)  # fmt: skip
+from fedapm.cli import options as opt
 from fedapm.experiments.settings import parse_assignment
 from fedapm.runs.layout import REPORT
 
@@ -53,22 +30,22 @@ SHOWN = ("train_loss", "drift")
 @app.command()
 def sweep(
     vary: Vary,
-    config: ConfigFile = None,
-    data: Data = None,
-    data_root: DataRoot = None,
-    methods: Methods = "fedapm",
-    seeds: Seeds = "0,1,2",
-    image_encoder: ImageEncoder = None,
-    text_encoder: TextEncoder = None,
-    rounds: Rounds = None,
-    engine: EngineName = None,
-    workers: Workers = None,
-    device: Device = None,
-    tuned: TunedPath = None,
-    log: Log = None,
-    out: Out = Path("runs/sweep"),
-    assign: Assignments = None,
-    as_json: AsJson = False,
+    config: opt.ConfigFile = None,
+    data: opt.Data = None,
+    data_root: opt.DataRoot = None,
+    methods: opt.Methods = "fedapm",
+    seeds: opt.Seeds = "0,1,2",
+    image_encoder: opt.ImageEncoder = None,
+    text_encoder: opt.TextEncoder = None,
+    rounds: opt.Rounds = None,
+    engine: opt.EngineName = None,
+    workers: opt.Workers = None,
+    device: opt.Device = None,
+    tuned: opt.TunedPath = None,
+    log: opt.Log = None,
+    out: opt.Out = Path("runs/sweep"),
+    assign: opt.Assignments = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Train at several values of a setting; runs that are there already are kept."""
     from fedapm.cli.session import recorded
@@ -79,12 +56,12 @@ def sweep(
     from fedapm.report.sweep.runs import read_sweep
     from fedapm.tuning import tuned_layer
 
-    options = common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
-    chosen = names(methods)
-    explicit = compare.laid(*map(parse_assignment, assign or []))
+    options = opt.common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
+    chosen = opt.names(methods)
+    explicit = compare.overlay(*map(parse_assignment, assign or []))
     best = tuned_layer(tuned, chosen)[0] if tuned is not None else {}
     axes = [parse_vary(text) for text in vary]
-    runs = members(axes, chosen, numbers(seeds), *layers(config, None, options), best, explicit)
+    runs = members(axes, chosen, opt.numbers(seeds), *opt.layers(config, None, options), best, explicit)
     callbacks = log_callbacks(log, out)
     with recorded(out):
         run_all(axes, runs, out, callbacks=callbacks)
@@ -92,8 +69,8 @@ def sweep(
     if as_json:
         print(json.dumps({"report": str(report), "rows": result.as_rows()}, indent=2))
         return
-    console().print(_table(result))
-    say(f"Report: {report}")
+    opt.console().print(_table(result))
+    opt.print_line(f"Report: {report}")
 
 
 def _table(sweep: Sweep) -> Table:

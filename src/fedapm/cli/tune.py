@@ -25,7 +25,7 @@ from fedapm.cli.options import (
     layers,
     names,
     numbers,
-    say,
+    print_line,
 )  # fmt: skip
 from fedapm.experiments.settings import parse_assignment
 
@@ -79,7 +79,7 @@ def tune(
         trials, rounds, tuple(numbers(seeds)), space, tuple(search or ()), sampler, pruner, metric, select
     )
     from_options = common(data, data_root, image_encoder, text_encoder, None, engine, None, device)
-    assigned = compare.laid(*map(parse_assignment, assign or []))
+    assigned = compare.overlay(*map(parse_assignment, assign or []))
     settings = [*layers(config, None, from_options), assigned]
     with recorded(out, report=None):
         tuned = tuning.tune(names(methods), out, *settings, options=options, workers=workers)
@@ -88,5 +88,5 @@ def tune(
         print(json.dumps({"tuned": str(tuned.path), "methods": results}, indent=2))
         return
     console().print(results_table(tuned.methods, tuned.options))
-    say(f"Tuned settings: {tuned.path}")
-    say(f"Next: fedapm compare --tuned {out}")
+    print_line(f"Tuned settings: {tuned.path}")
+    print_line(f"Next: fedapm compare --tuned {out}")

@@ -39,19 +39,19 @@ NETWORK_TABLE = "flower"
 
 def resolve(*layers: Mapping[str, Any]) -> Experiment:
     """Lay settings over the data set's own defaults, later layers winning, and check them."""
-    given = merged(*layers)
-    given.pop(NETWORK_TABLE, None)
-    table = given.get("data", {})
+    tables = merged(*layers)
+    tables.pop(NETWORK_TABLE, None)
+    table = tables.get("data", {})
     name = table.get("name", DataSettings.name) if isinstance(table, Mapping) else DataSettings.name
     defaults = merged({"model": {}}, data_set(str(name)).defaults)
-    model = given.get("model", {})
+    model = tables.get("model", {})
     own = defaults["model"].get("name")
     if isinstance(model, Mapping) and (
         {"preset", "personal", "shared"} & model.keys() or model.get("name", own) != own
     ):
         # a user who says what is personal, or takes another network, does not mean the data set's own preset
         defaults["model"].pop("preset", None)
-    return Experiment.from_tables(merged(defaults, given))
+    return Experiment.from_tables(merged(defaults, tables))
 
 
 def source(data: DataSettings) -> Source:
@@ -64,19 +64,19 @@ def source(data: DataSettings) -> Source:
     )
 
 
-def data_root(given: str | None) -> Path | None:
+def data_root(root: str | None) -> Path | None:
     """The folder of data sets: the one given, the one in FEDAPM_DATA_ROOT, or ``data`` here if it exists."""
-    if given is not None or ROOT_VARIABLE in os.environ:
-        return Path(given or os.environ[ROOT_VARIABLE]).expanduser()
+    if root is not None or ROOT_VARIABLE in os.environ:
+        return Path(root or os.environ[ROOT_VARIABLE]).expanduser()
     return DEFAULT_ROOT if DEFAULT_ROOT.is_dir() else None
 
 
 def federation(data: DataSettings) -> Federation:
     """The clients and their data."""
     known = data_set(data.name)
-    made = known.federation(source(data), rule(data), test_fraction=data.test_fraction, seed=data.seed)
-    made = made.without(lacking(made, data)) if data.missing else made
-    return made.for_validation(data.validation, data.seed) if data.validation else made
+    clients = known.federation(source(data), rule(data), test_fraction=data.test_fraction, seed=data.seed)
+    clients = clients.without(lacking(clients, data)) if data.missing else clients
+    return clients.for_validation(data.validation, data.seed) if data.validation else clients
 
 
 def rule(data: DataSettings) -> PartitionRule:
@@ -98,14 +98,14 @@ def rule(data: DataSettings) -> PartitionRule:
 def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
     """Which clients, by position, lack which modality. A drawn share never takes a client's last modality."""
     left = {k: set(clients.modalities) for k in range(len(clients))}
-    found: dict[str, list[int]] = {}
+    positions: dict[str, list[int]] = {}
     for modality, who in data.missing.items():
         if modality not in clients.modalities or len(clients.modalities) < 2:
             known = clients.modalities if len(clients.modalities) > 1 else ()
             hint = did_you_mean(modality, known) if known else "its inputs are always there."
             raise FedapmError(f"{clients.name} has no modality {modality!r} that a client could lack; {hint}")
         if isinstance(who, list):
-            found[modality] = [clients.position(client) for client in who]
+            positions[modality] = [clients.position(client) for client in who]
         else:
             if not 0 <= who <= 1:
                 raise FedapmError(f"data.missing.{modality} = {who} is not a share of clients between 0 and 1.")
@@ -114,10 +114,10 @@ def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
             count = round(who * len(clients))
             if count > len(able):
                 raise FedapmError(f"data.missing.{modality} = {who} would leave a client without any modality.")
-            found[modality] = sorted(able[:count])
-        for k in found[modality]:
+            positions[modality] = sorted(able[:count])
+        for k in positions[modality]:
             left[k] -= {modality}
-    return found
+    return positions
 
 
 def schedule(engine: EngineSettings) -> Schedule:
@@ -164,11 +164,11 @@ def plan(
             settings["data"]["validation"] = clients.validation
     clients = clients or federation(experiment.data)
     network = model or _network(experiment, clients)
-    made = problem(experiment, clients, network, loss, experiment.engine.device, metrics)
+    run_problem = problem(experiment, clients, network, loss, experiment.engine.device, metrics)
     if model is not None:
-        settings["model"]["name"] = type(made.network(0).module).__name__
+        settings["model"]["name"] = type(run_problem.network(0).module).__name__
     return RunSpec(
-        made,
+        run_problem,
         experiment.algorithm,
         schedule(experiment.engine),
         settings,

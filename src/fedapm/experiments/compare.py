@@ -51,24 +51,24 @@ def plans(methods: Sequence[str], seeds: Sequence[int], *layers: Mapping[str, An
 def method_layers(name: str, layers: Sequence[Mapping[str, Any]]) -> list[Tables]:
     """What layers of settings say to one method: of each what is for all, then the method's own, as ``[fedapm]``."""
     known = hyperparameters(method(name))
-    found: list[Tables] = []
+    tables: list[Tables] = []
     for layer in layers:
         common = {k: v for k, v in layer.items() if k != "algorithm" and k not in METHODS | PRESETS}
         shared = {k: v for k, v in layer.get("algorithm", {}).items() if k in known}
         own = dict(layer.get(name, {}))
         nested = {table: own.pop(table) for table in NESTED if table in own}
-        found += [common, {**nested, "algorithm": {"name": name, **shared, **own}}]
-    return found
+        tables += [common, {**nested, "algorithm": {"name": name, **shared, **own}}]
+    return tables
 
 
-def laid(*layers: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Layers as one, later ones winning key by key at any depth."""
     result: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
             below = result.get(key)
             both = isinstance(value, Mapping) and isinstance(below, Mapping)
-            result[key] = laid(below, value) if both and below is not None else value
+            result[key] = overlay(below, value) if both and below is not None else value
     return result
 
 
@@ -104,22 +104,22 @@ def _check_own(name: str, own: Mapping[str, Any]) -> None:
 
 def parse_targets(texts: Sequence[str]) -> dict[str, float]:
     """Levels to reach, each given as ``metric=value``."""
-    found: dict[str, float] = {}
+    targets: dict[str, float] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not (name and equals and value):
             raise FedapmError(f"--target takes metric=value, such as accuracy=0.62, not {text!r}.")
         if name not in METRICS:
             raise FedapmError(f"unknown metric {name!r} in --target {text}; {did_you_mean(name, METRICS)}")
-        if name in found:
+        if name in targets:
             raise FedapmError(f"--target names {name} twice; give it one value.")
         try:
-            found[name] = float(value)
+            targets[name] = float(value)
         except ValueError:
-            found[name] = math.nan
-        if not math.isfinite(found[name]):
+            targets[name] = math.nan
+        if not math.isfinite(targets[name]):
             raise FedapmError(f"--target {text}: {value!r} is not a number.")
-    return found
+    return targets
 
 
 @dataclass(frozen=True)

@@ -150,12 +150,12 @@ class Paper:
         return known, *tuning.tuned_layer(self.out / PAPER_TUNE, known)
 
     def _compare(self) -> None:
-        methods, tuned, noted = self._tuned(self.scale.methods)
-        noted = None if noted is None else {**noted, "file": PAPER_TUNE}
+        methods, tuned, origin = self._tuned(self.scale.methods)
+        origin = None if origin is None else {**origin, "file": PAPER_TUNE}
         out = self.out / PAPER_COMPARE
         layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.rounds}}]
         runs = compare.plans(methods, self.scale.seeds, *layers)
-        about = compare.About(methods, self.scale.seeds, tuned=noted)
+        about = compare.About(methods, self.scale.seeds, tuned=origin)
         compare.run_all(runs, out, about=about)
         write_report(out)
         write_card(out)
@@ -181,18 +181,18 @@ def adjusted(
     base: Scale, methods: Sequence[str] | None, seeds: Sequence[int] | None, rounds: int | None, trials: int | None
 ) -> Scale:
     """A scale with some of its numbers replaced by the user's."""
-    made = base
+    chosen = base
     if methods is not None:
-        made = replace(made, methods=tuple(methods))
+        chosen = replace(chosen, methods=tuple(methods))
     if seeds is not None:
-        made = replace(made, seeds=tuple(seeds), sweep_seeds=tuple(seeds[: len(made.sweep_seeds)]))
+        chosen = replace(chosen, seeds=tuple(seeds), sweep_seeds=tuple(seeds[: len(chosen.sweep_seeds)]))
     if rounds is not None:
-        made = replace(
-            made,
+        chosen = replace(
+            chosen,
             rounds=rounds,
-            tune_rounds=min(made.tune_rounds, rounds),
-            sweep_rounds=min(made.sweep_rounds, rounds),
+            tune_rounds=min(chosen.tune_rounds, rounds),
+            sweep_rounds=min(chosen.sweep_rounds, rounds),
         )
     if trials is not None:
-        made = replace(made, trials=trials)
-    return made
+        chosen = replace(chosen, trials=trials)
+    return chosen

@@ -162,9 +162,9 @@ class Experiment:
 
     def tables(self) -> Tables:
         """The settings as tables, with every default filled in and nothing that is not set."""
-        made = {f.name: plain(asdict(getattr(self, f.name))) for f in fields(self)}
-        made["algorithm"] = {"name": self.algorithm.name} | made["algorithm"]
-        return made
+        tables = {f.name: plain(asdict(getattr(self, f.name))) for f in fields(self)}
+        tables["algorithm"] = {"name": self.algorithm.name} | tables["algorithm"]
+        return tables
 
     def toml(self) -> str:
         """The settings as a TOML file."""

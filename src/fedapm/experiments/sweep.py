@@ -59,7 +59,7 @@ def members(
     What is varied is the last layer and so wins over a method's own tables too; otherwise it would not vary.
     """
     _check(axes, methods)
-    found: dict[Path, Member] = {}
+    by_folder: dict[Path, Member] = {}
     for combination in itertools.product(*(axis.values for axis in axes)):
         chosen = list(zip(axes, combination, strict=True))
         for settings in plans(methods, seeds, *layers, *(axis.layer(value) for axis, value in chosen)):
@@ -67,9 +67,9 @@ def members(
             if settings.engine.count is not None and any(axis.setting == "engine.fraction" for axis in axes):
                 raise FedapmError("engine.count is set, so engine.fraction has no effect; vary engine.count instead.")
             member = Member(settings, {axis.setting: value for axis, value in chosen if axis.concerns(name)})
-            found.setdefault(member.folder, member)
-    _check_distinct(list(found.values()))
-    return list(found.values())
+            by_folder.setdefault(member.folder, member)
+    _check_distinct(list(by_folder.values()))
+    return list(by_folder.values())
 
 
 def run_all(
@@ -145,19 +145,19 @@ def _record(axes: Sequence[Axis], runs: Sequence[Member], out: Path) -> dict[str
 
 
 def _united(before: Any, values: list[Any]) -> list[Any]:
-    found = {value_text(value): value for value in [*(before if isinstance(before, list) else []), *values]}
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in found.values())
-    return sorted(found.values()) if numbers else list(found.values())
+    by_text = {value_text(value): value for value in [*(before if isinstance(before, list) else []), *values]}
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in by_text.values())
+    return sorted(by_text.values()) if numbers else list(by_text.values())
 
 
 def _last_used(make: Callable[[DataSettings], Federation]) -> Callable[[DataSettings], Federation]:
     """Clients made once for all runs with the same data in a row; only one federation is in memory at a time."""
-    kept: list[tuple[DataSettings, Federation]] = []
+    last: list[tuple[DataSettings, Federation]] = []
 
     def get(data: DataSettings) -> Federation:
-        if not kept or kept[0][0] != data:
-            kept.clear()
-            kept.append((data, make(data)))
-        return kept[0][1]
+        if not last or last[0][0] != data:
+            last.clear()
+            last.append((data, make(data)))
+        return last[0][1]
 
     return get

@@ -44,8 +44,7 @@ class Axis:
         """The setting at one value, as tables to lay over others."""
         for part in reversed(self.setting.split(".")):
             value = {part: value}
-        made: dict[str, Any] = value
-        return made
+        return dict(value)
 
 
 def parse_vary(text: str) -> Axis:
@@ -81,9 +80,9 @@ def value_text(value: Any) -> str:
 
 def _values(listed: str) -> list[Any]:
     try:
-        found = tomllib.loads(f"values = [\n{listed}\n]")
-        if set(found) == {"values"}:
-            return list(found["values"])
+        tables = tomllib.loads(f"values = [\n{listed}\n]")
+        if set(tables) == {"values"}:
+            return list(tables["values"])
     except tomllib.TOMLDecodeError:
         pass
     return [_value(piece.strip()) for piece in listed.split(",") if piece.strip()]

@@ -41,17 +41,17 @@ class MLflow(Callback):
         self, folder: Path, root: Path, settings: Mapping[str, Any], tags: Mapping[str, str], last: int
     ) -> None:
         self._library = library()
-        given = os.environ.get("MLFLOW_TRACKING_URI")
-        if not given:
+        server = os.environ.get("MLFLOW_TRACKING_URI")
+        if not server:
             root.mkdir(parents=True, exist_ok=True)
-        address = given or f"sqlite:///{(root / MLFLOW_DATABASE).absolute().as_posix()}"
+        address = server or f"sqlite:///{(root / MLFLOW_DATABASE).absolute().as_posix()}"
         with _usable():
             self._client = self._library.tracking.MlflowClient(tracking_uri=address)
-            found = self._find(folder)
-            if found is None:
-                artifacts = None if given else (root / MLFLOW_ARTIFACTS).absolute().as_uri()
-                found = self._create(_name(folder, root), artifacts, settings, tags), set()
-            self._id, self._logged = found
+            logged = self._find(folder)
+            if logged is None:
+                artifacts = None if server else (root / MLFLOW_ARTIFACTS).absolute().as_uri()
+                logged = self._create(_name(folder, root), artifacts, settings, tags), set()
+            self._id, self._logged = logged
             write_json(folder / MLFLOW, {"run_id": self._id})
             for record in JsonLines(folder / ROUNDS) if last >= 0 else ():
                 self.write(record)
@@ -94,14 +94,14 @@ class MLflow(Callback):
 
     def _create(self, name: str, artifacts: str | None, settings: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fedapm"
-        found = self._client.get_experiment_by_name(experiment)
-        number = found.experiment_id if found is not None else self._client.create_experiment(experiment, artifacts)
-        made = str(self._client.create_run(number, tags={**tags, "fedapm": __version__}, run_name=name).info.run_id)
+        there = self._client.get_experiment_by_name(experiment)
+        number = there.experiment_id if there is not None else self._client.create_experiment(experiment, artifacts)
+        run_id = str(self._client.create_run(number, tags={**tags, "fedapm": __version__}, run_name=name).info.run_id)
         parameter = self._library.entities.Param
         pairs = [parameter(key, str(value)[:LONGEST]) for key, value in flat(settings).items()]
         for start in range(0, len(pairs), AT_ONCE):
-            self._client.log_batch(made, params=pairs[start : start + AT_ONCE])
-        return made
+            self._client.log_batch(run_id, params=pairs[start : start + AT_ONCE])
+        return run_id
 
 
 def library() -> Any:

@@ -15,33 +15,33 @@ EVERY_ROUND = "bytes/total_up"
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a round by name, such as ``accuracy/mean``; ``P/accuracy/mean`` where there are several models."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     evaluations = record.get("evaluations") or {}
     for view, evaluation in evaluations.items():
         prefix = f"{view}/" if len(evaluations) > 1 else ""
         for metric, summary in evaluation.items():
             if metric != "per_client":
-                found |= {f"{prefix}{metric}/{name}": summary.get(name) for name in STATISTICS}
-    found["drift"] = record.get("drift")
-    found |= {f"local/{name}": value for name, value in (record.get("local") or {}).items()}
-    found |= {f"stationarity/{name}": value for name, value in (record.get("stationarity") or {}).items()}
-    found |= {"bytes/up": record.get("bytes_up"), "bytes/down": record.get("bytes_down")}
-    found["bytes/total_down"] = record.get("total_bytes_down")
-    found[EVERY_ROUND] = record.get("total_bytes_up")
-    return {_name(name): float(value) for name, value in found.items() if _is_number(value)}
+                values |= {f"{prefix}{metric}/{name}": summary.get(name) for name in STATISTICS}
+    values["drift"] = record.get("drift")
+    values |= {f"local/{name}": value for name, value in (record.get("local") or {}).items()}
+    values |= {f"stationarity/{name}": value for name, value in (record.get("stationarity") or {}).items()}
+    values |= {"bytes/up": record.get("bytes_up"), "bytes/down": record.get("bytes_down")}
+    values["bytes/total_down"] = record.get("total_bytes_down")
+    values[EVERY_ROUND] = record.get("total_bytes_up")
+    return {_name(name): float(value) for name, value in values.items() if _is_number(value)}
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
     """Settings as ``table.key``, with lists written out, because logs know only plain values."""
-    found: dict[str, bool | int | float | str] = {}
+    values: dict[str, bool | int | float | str] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
+            values |= flat(value, f"{prefix}{key}.")
         elif isinstance(value, bool | int | float | str):
-            found[prefix + key] = value
+            values[prefix + key] = value
         else:
-            found[prefix + key] = json.dumps(value, ensure_ascii=False, default=str)
-    return found
+            values[prefix + key] = json.dumps(value, ensure_ascii=False, default=str)
+    return values
 
 
 def _name(text: str) -> str:

@@ -63,17 +63,17 @@ class TensorBoard(Callback):
         self._writer.close()
 
     def _add(self, record: Mapping[str, Any]) -> None:
-        found = scalars(record)
+        values = scalars(record)
         if not self._described:
-            self._describe(found)
-        for name, value in found.items():
+            self._describe(values)
+        for name, value in values.items():
             self._writer.add_scalar(name, value, record["round"])
 
-    def _describe(self, found: Mapping[str, float]) -> None:
-        """The settings as hyperparameters, beside the client means they are judged by."""
+    def _describe(self, values: Mapping[str, float]) -> None:
+        """The settings as hyperparameters, with the client means as their results."""
         self._described = True
         hparams: Any = summary.hparams
-        means = {name: value for name, value in found.items() if name.endswith("/mean")}
+        means = {name: value for name, value in values.items() if name.endswith("/mean")}
         experiment, start, self._ending = hparams(self._settings, means)
         for part in (experiment, start):
             self._writer.file_writer.add_summary(part)

@@ -33,8 +33,8 @@ class JsonLines:
 
     def rewind(self, last_round: int) -> None:
         """Forget what comes after a round, and a line that was cut off while it was written."""
-        kept = [row for row in self if row["round"] <= last_round]
-        text = "".join(json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n" for row in kept)
+        rows = [row for row in self if row["round"] <= last_round]
+        text = "".join(json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n" for row in rows)
         write_atomic(self.path, text)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

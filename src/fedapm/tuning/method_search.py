@@ -90,10 +90,10 @@ class MethodSearch:
 
     def tuned_tables(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What makes a comparison run as a trial did: the settings of all trials, and over them the trial's own."""
-        common = compare.laid(*compare.method_layers(self.name, self.layers))
+        common = compare.overlay(*compare.method_layers(self.name, self.layers))
         own = {key: value for key, value in common["algorithm"].items() if key != "name"}
         own |= {table: common[table] for table in compare.NESTED if common.get(table)}
-        return compare.laid({self.name: plain(own)}, self.tables(settings))
+        return compare.overlay({self.name: plain(own)}, self.tables(settings))
 
     def experiments(self, settings: Mapping[str, Any]) -> list[Experiment]:
         """The runs of a trial, one for each seed."""

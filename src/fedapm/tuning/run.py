@@ -84,7 +84,7 @@ def tune(
 
 def trial_layers(layers: Sequence[Mapping[str, Any]], options: Options) -> list[Mapping[str, Any]]:
     """The settings of all trials: scored on validation data, one process each, without saved models."""
-    tables = compare.laid(*layers)
+    tables = compare.overlay(*layers)
     data, engine = tables.get("data", {}), tables.get("engine", {})
     share = data.get("validation", SHARE) if isinstance(data, Mapping) else SHARE
     if share == 0:
