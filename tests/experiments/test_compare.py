@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedapm.experiments.compare import About, parse_targets, plans
+from fedapm.experiments.compare import About, overlay, parse_targets, plans
 from fedapm.experiments.settings import Experiment
 from fedapm.runs.records import load_run
 from tests.helpers.cli import fedapm
