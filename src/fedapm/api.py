@@ -20,9 +20,11 @@ from fedapm.experiments import build
 from fedapm.experiments.result import Result
 from fedapm.experiments.run import execute
 from fedapm.experiments.settings import DataSettings, EngineSettings, Experiment, ModelSettings, validated
+from fedapm.simulation.engines.auto import EngineName
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.problem import Model
 from fedapm.simulation.spec import CallbackFactory, RunSpec
+from fedapm.simulation.stores import StoreKind
 
 SOLVER_KEYS = tuple(field.name for field in fields(SGDConfig))
 ENGINE_KEYS = tuple(field.name for field in fields(EngineSettings))
@@ -63,9 +65,9 @@ def train(
     weights: Literal["uniform", "samples"] | None = None,
     units: Literal["client", "paper"] | None = None,
     device: str | None = None,
-    engine: Literal["auto", "sequential", "vectorized", "processes"] | None = None,
+    engine: EngineName | None = None,
     workers: int | None = None,
-    store: Literal["auto", "memory", "disk"] | None = None,
+    store: StoreKind | None = None,
     **hyperparameters: Any,
 ) -> Result:
     """Train a model for every client.

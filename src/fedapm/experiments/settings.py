@@ -23,6 +23,8 @@ from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset, SplitRule
 from fedapm.errors import FedapmError, closest, did_you_mean
 from fedapm.runs.config import present_value
+from fedapm.simulation.engines.auto import EngineName
+from fedapm.simulation.stores import StoreKind
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,9 +43,9 @@ class DataSettings:
     root: str | None = None
     """Folder with the data set's published files, for those that are not bundled."""
     partition: Literal["dirichlet", "natural", "quantity", "shards", "iid", "overlapping"] = "dirichlet"
-    """How samples are assigned to clients. `dirichlet`: label skew. `natural`: each sample to its owner. `quantity`: size
-    skew. `shards`: a few classes each. `iid`: evenly. `overlapping`: each client draws from all samples, so that one
-    client's test sample may be another's training sample (not a partition)."""
+    """How samples are assigned to clients. `dirichlet`: label skew. `natural`: each sample to its owner. `quantity`:
+    size skew. `shards`: a few classes each. `iid`: evenly. `overlapping`: each client draws from all samples, so that
+    one client's test sample may be another's training sample (not a partition)."""
     clients: int | None = None
     """m, the number of clients; if not given 20, or with the natural partition as many as there are."""
     concentration: float = 0.5
@@ -121,11 +123,11 @@ class EngineSettings:
     """Whether hyperparameters are meant for m·α_i·f_i or for α_i·f_i."""
     device: str = "cpu"
     """Where to compute, such as "cpu" or "cuda"."""
-    engine: Literal["auto", "sequential", "vectorized", "processes"] = "auto"
+    engine: EngineName = "auto"
     """How clients are run: one by one, side by side in one program, in worker processes, or what suits the run."""
     workers: PositiveInt | None = None
     """Worker processes; as many as there are processors if not given."""
-    store: Literal["auto", "memory", "disk"] = "auto"
+    store: StoreKind = "auto"
     """Where clients' states are kept between rounds: in memory, on disk, or on disk if they are large."""
 
     def __post_init__(self) -> None:
