@@ -42,7 +42,7 @@ from fedapm.simulation.loop import Callback, Loop, Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
 from fedapm.simulation.state import RunState
-from fedapm.simulation.stores import disk, open_store
+from fedapm.simulation.stores import open_store, rows
 from fedapm.simulation.stores.base import ClientState, Store
 from fedapm.simulation.stores.disk import KEEP_LAST, ROWS, DiskStore, Index, checkpoint_files
 from fedapm.simulation.stores.layout import ALIGNED, Layout, unpack
@@ -363,7 +363,7 @@ def open_files() -> int:
 
 
 def test_more_layouts_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "OPEN_FILES", 3)
+    monkeypatch.setattr(rows, "OPEN_FILES", 3)
     before = open_files()
     store = fresh(tmp_path, 30)
     made = {k: ClientState(State(v=Vec({"head": torch.full((k,), float(k))})), Vec()) for k in range(30)}

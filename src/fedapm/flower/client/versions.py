@@ -23,7 +23,7 @@ from fedapm.errors import FedapmError
 from fedapm.flower.transport.version import FRESH, VERSION, round_of
 from fedapm.runs.files import read_tensors, remove_leftovers, write_tensors
 from fedapm.simulation.stores.base import ClientState, flatten, restore
-from fedapm.simulation.stores.disk import sync_folder
+from fedapm.simulation.stores.rows import sync_folder
 
 RUN = re.compile(r"[0-9a-f]{32}")
 PATIENCE = 60.0

@@ -23,7 +23,8 @@ from fedapm.simulation.engines.base import Engine
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.state import RunState
 from fedapm.simulation.stores.base import flatten, restore
-from fedapm.simulation.stores.disk import KEEP_LAST, checkpoint_files, sync_folder
+from fedapm.simulation.stores.disk import KEEP_LAST, checkpoint_files
+from fedapm.simulation.stores.rows import sync_folder
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_tensors, write_tensors
 from fedapm.simulation.stores.base import flatten, restore
-from fedapm.simulation.stores.disk import sync_folder
+from fedapm.simulation.stores.rows import sync_folder
 
 NONE = ""
 
