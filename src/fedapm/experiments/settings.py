@@ -41,9 +41,9 @@ class DataSettings:
     root: str | None = None
     """Folder with the data set's published files, for those that are not bundled."""
     partition: Literal["dirichlet", "natural", "quantity", "shards", "iid", "overlapping"] = "dirichlet"
-    """How samples are assigned to clients. `dirichlet`: label skew. `natural`: each sample to its owner. `quantity`: size
-    skew. `shards`: a few classes each. `iid`: evenly. `overlapping`: each client draws from all samples, so that one
-    client's test sample may be another's training sample (not a partition)."""
+    """How samples are assigned to clients. `dirichlet`: label skew. `natural`: each sample to its owner. `quantity`:
+    size skew. `shards`: a few classes each. `iid`: evenly. `overlapping`: each client draws from all samples, so that
+    one client's test sample may be another's training sample (not a partition)."""
     clients: int | None = None
     """m, the number of clients; if not given 20, or with the natural partition as many as there are."""
     concentration: float = 0.5
