@@ -128,7 +128,7 @@ class FedAPM(Bare):
     def round(self, number: int) -> None:
         changes = [torch.zeros_like(t) for t in self.u_bar]
         for client in self.cohort(number):
-            for sum_, change in zip(changes, self.client_update(client, number), strict=True):
+            for sum_, change in zip(changes, self.client(client, number), strict=True):
                 sum_ += change
         self.u_bar = [u + change / self.work.clients for u, change in zip(self.u_bar, changes, strict=True)]
 
