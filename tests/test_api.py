@@ -529,8 +529,8 @@ def test_one_client_with_a_loss_beyond_all_numbers_does_not_break_the_records(tm
     x, _ = blobs(20)
     y = x[:, :1]
     federation = Federation.from_clients({"usual": (x, y), "huge": (x, y * 1e20)})
-    options = {"personal": ["bias"], "rounds": 1, "fraction": 1.0, "lr": 1e-3, "out": tmp_path / "run"}
-    fedapm.train(federation, lambda: nn.Linear(4, 1), **options)
+    options = {"personal": ["bias"], "rounds": 1, "fraction": 1.0, "lr": 1e-3, "evaluate": "local"}
+    fedapm.train(federation, lambda: nn.Linear(4, 1), out=tmp_path / "run", **options)
     last = load_run(tmp_path / "run").rounds[-1]
     assert last["evaluations"]["model"]["per_client"]["train_loss"][1] is None
 

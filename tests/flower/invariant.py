@@ -11,7 +11,7 @@ from fedapm.flower.server.checkpoint import ServerCheckpoints, read_checkpoint
 from fedapm.simulation.sampling import Sampling
 from tests.flower.cases import CLIENTS, Case, dropped, gap, same
 
-REMEMBERING = ["fedapm", "fedadmm", "scaffold"]
+REMEMBERING = ["fedapm", "fedapm-paper", "fedadmm", "scaffold"]
 TINY = 1e-12
 """In double precision, what rounding may leave of sums taken in another order."""
 
@@ -21,9 +21,9 @@ def kept_mean(case: Case, server: State, states: dict[str, State]) -> tuple[Vec,
     method = case.plan.experiment.algorithm
     if method.name == "scaffold":
         return server.c, mean(s.c for s in states.values())
-    if method.name == "fedadmm":
-        return server.u, mean(s.w + s.pi / method.rho for s in states.values())
-    return server.u, mean(method.z(s.u, s.pi) for s in states.values())
+    if method.server == "all":
+        return server.u, mean(s.z for s in states.values())
+    return server.pi, mean(s.pi for s in states.values())
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def test_every_method_says_what_the_server_remembers():
     """So that a client which lost its state can be re-admitted with each of them."""
     declared = {name: kind.cumulative for name, kind in (METHODS | PRESETS).items()}
     assert None not in declared.values()
-    assert {name for name, sums in declared.items() if sums} == {"fedapm", "fedadmm", "scaffold"}
+    assert {name for name, sums in declared.items() if sums} == {"fedapm", "fedapm-paper", "fedadmm", "scaffold"}
 
 
 def test_the_example_app_is_what_is_written_for_the_example_experiment(tmp_path):

@@ -64,11 +64,15 @@ def test_fedapm_without_penalty_is_fedalt(clients):
             torch.testing.assert_close(v[name], w[name], rtol=1e-5, atol=1e-5)
 
 
-def test_fedapm_with_nothing_personal_is_consensus_admm():
-    """Against ADMM written out longhand with exact local solutions (Boyd et al. 2011, section 7.1)."""
+@pytest.mark.parametrize("server", ["participants", "all"])
+def test_fedapm_with_nothing_personal_is_consensus_admm(server):
+    """Against ADMM written out longhand with exact local solutions (Boyd et al. 2011, section 7.1).
+
+    With everybody taking part and θ = 1 the participants' mean plus H is the mean of all z_i: the same server.
+    """
     known = convex("quadratic", p=0)
     rho, ridge, rounds = 0.7, known.ridge, 12
-    method = FedAPM(rho=rho, sigma=0.0, xi=1e-26, mu=0.999, max_epochs=600)
+    method = FedAPM(rho=rho, sigma=0.0, xi=1e-26, mu=0.999, max_epochs=600, server=server, theta=1.0)
     problem = known.problem(method, SGDConfig(lr=0.25, batch_size=0, weight_decay=ridge))
     states = []
     run(problem, method, rounds, watch=states)
@@ -164,15 +168,15 @@ def test_paper_units_hold_for_averaging_methods_too(clients, method, converted):
 
 def test_fedapm_mean_counts_silent_clients(clients):
     """One of six takes part: ū moves by a sixth of its change, not by the whole of it."""
-    method = FedAPM(rho=0.1)
+    method = FedAPM(rho=0.1, server="all")
     problem = digits(clients, method)
     progress, records = run(problem, method, 1, 1 / 6)
     (only,) = records[1]["selected"]
     state = progress.store.get(only).state
-    change = method.z(state.u, state.pi) - problem.u0
+    change = state.u + state.pi / method.rho - problem.u0
     expected = problem.u0 + change / 6
     for name, tensor in expected.items():
         torch.testing.assert_close(progress.server.u[name], tensor, rtol=0, atol=1e-7)
-    everyone = mean(method.z(progress.store.get(k).state.u, progress.store.get(k).state.pi) for k in range(6))
+    everyone = mean(progress.store.get(k).state.z for k in range(6))
     assert isinstance(everyone, Vec)
     assert (everyone - progress.server.u).norm() < 1e-6

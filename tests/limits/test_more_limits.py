@@ -339,7 +339,7 @@ def test_presets_are_their_method_with_their_split(clients, preset, method, stag
     rule = SplitRule(preset=stage)
     b, _ = run(Problem(clients, DigitsNet, rule, adapt=method.adapt, solver=solver), method, 3, 0.6)
     assert a.server.u.equal(b.server.u)
-    assert set(PRESETS) == {"fedper", "fedrep", "lg-fedavg"}
+    assert set(PRESETS) == {"fedapm-paper", "fedper", "fedrep", "lg-fedavg"}
 
 
 def test_learning_rate_schedules_reach_methods_with_their_own_steps(clients):

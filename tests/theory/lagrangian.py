@@ -34,5 +34,5 @@ def lyapunov(problem: Problem, method: FedAPM, at: Picture) -> float:
 def consensus_error(problem: Problem, method: FedAPM, at: Picture) -> float:
     """‖u − (1/m)·Σ (u_i + π_i/ρ)‖: zero, however few clients take part, because the server keeps the mean of all."""
     states = [at.store.get(client).state for client in range(len(problem))]
-    gap: Vec = at.server.u - mean(method.z_of(s) for s in states)
+    gap: Vec = at.server.u - mean(s.z for s in states)
     return gap.norm()

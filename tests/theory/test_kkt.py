@@ -67,3 +67,20 @@ def test_paper_sign_of_drift(known):
     alt = known.problem(FedAlt(), SGDConfig(weight_decay=known.ridge, epochs=10, **FULL))
     assert run(apm, EXACT, 100)[1][-1]["drift"] < 1e-5
     assert run(alt, FedAlt(), 20)[1][-1]["drift"] > 1e-1
+
+
+@pytest.mark.parametrize("theta", ["auto", 1.0])
+@pytest.mark.parametrize("options", [{}, {"rho": "auto", "kappa": 0.5}, {"rho": "balanced", "kappa": 0.5}])
+def test_the_participants_mean_reaches_the_same_point(known, options, theta):
+    """With 30% of the clients a round: the solution, H → 0 because the duals sum to zero."""
+    from dataclasses import replace
+
+    method = replace(EXACT, **options, theta=theta, mu=0.5, v_at="shared", u_start="shared")
+    problem = known.problem(method, SGDConfig(weight_decay=known.ridge, **FULL))
+    progress, records = run(problem, method, 250, 0.3, stationarity=True)
+    assert len(records[1]["selected"]) < len(problem)
+    assert distance(known, progress) <= 1e-6
+    assert records[-1]["stationarity"]["total"] <= 1e-6
+    duals = [progress.store.get(k).state.pi for k in range(len(problem))]
+    assert (total(duals) / len(problem) - progress.server.pi).norm() < 1e-12, "the server has the mean of all duals"
+    assert total(duals).norm() <= 1e-6

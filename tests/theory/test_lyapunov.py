@@ -36,7 +36,7 @@ def trace(known, fraction: float, rounds: int):
     l_u, l_v, l_uv = lipschitz(known)
     rho = 3 * max(l_u, l_uv)
     sigma = max(8 / 15 * rho, l_v)
-    method = FedAPM(rho=rho, sigma=sigma, xi=0.5, mu=0.8, max_epochs=3000, v_at="local", u_start="local")
+    method = FedAPM(rho=rho, sigma=sigma, xi=0.5, mu=0.8, max_epochs=3000, server="all", v_at="local", u_start="local")
     problem = known.problem(method, SGDConfig(lr=1 / (l_u + rho), batch_size=0, weight_decay=known.ridge))
     states = []
     run(problem, method, rounds, fraction, watch=states)
@@ -82,7 +82,7 @@ def test_lagrangian_ends_at_the_value_of_the_objective(known):
 @pytest.mark.parametrize(("rho", "relax"), [(0.03, 1.0), (1.0, 1.0), (1.0, 1.7)])
 def test_server_keeps_the_mean_over_all_clients(known, rho, relax):
     """ū = mean of u_i + π_i/ρ over all clients, though only some ever send, and only changes."""
-    method = FedAPM(rho=rho, relax=relax)
+    method = FedAPM(rho=rho, relax=relax, server="all")
     problem = known.problem(method, SGDConfig(lr=0.05, batch_size=7, weight_decay=known.ridge))
     states = []
     run(problem, method, 30, 0.25, watch=states)

@@ -95,7 +95,7 @@ def values(found: MethodSearch, setting: str) -> tuple[Any, ...]:
 
 
 def test_the_papers_grid_is_the_papers() -> None:
-    found = method_search("fedapm", space="paper", trials=99)
+    found = method_search("fedapm-paper", space="paper", trials=99)
     assert values(found, "solver.lr") == (0.05, 0.1, 0.5, 1.0)
     assert values(found, "algorithm.rho") == (0.001, 0.01, 0.02, 0.05, 0.1)
     assert found.budget == 21, "20 points, and the settings without a search"
@@ -147,15 +147,15 @@ def test_the_first_trial_is_the_run_without_a_search(given: str, space: str, cli
 
 
 def test_a_small_grid_is_tried_once_whole_and_a_large_one_in_part() -> None:
-    small, large = method_search("fedavg", space="paper"), method_search("fedapm", space="paper", trials=12)
+    small, large = method_search("fedavg", space="paper"), method_search("fedapm-paper", space="paper", trials=12)
     assert small.points is not None
     assert [params["solver.lr"] for params in small.points] == [0.05, 0.1, 0.5, 1.0]
     assert small.budget == 5
     assert large.points is not None
     assert large.budget == 12
     assert len({tuple(params.items()) for params in large.points}) == 11
-    assert large.points == method_search("fedapm", space="paper", trials=12).points
-    assert large.points != method_search("fedapm", space="paper", trials=12, seeds=(1,)).points
+    assert large.points == method_search("fedapm-paper", space="paper", trials=12).points
+    assert large.points != method_search("fedapm-paper", space="paper", trials=12, seeds=(1,)).points
 
 
 def test_settings_that_are_tried_first_are_not_tried_again() -> None:

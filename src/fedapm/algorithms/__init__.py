@@ -18,7 +18,7 @@ from fedapm.algorithms.fedsim import FedSim
 from fedapm.algorithms.local import Local
 from fedapm.algorithms.lp_proj import LpProj
 from fedapm.algorithms.pfedme import PFedMe
-from fedapm.algorithms.presets import FedPer, FedRep, LGFedAvg
+from fedapm.algorithms.presets import FedAPMPaper, FedPer, FedRep, LGFedAvg
 from fedapm.algorithms.scaffold import Scaffold
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.registry import Registry
@@ -61,7 +61,7 @@ METHODS: Registry[type[Algorithm]] = Registry(
 """The methods by name, built in or added through the entry points ``fedapm.methods``."""
 
 
-PRESETS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (FedPer, FedRep, LGFedAvg)}
+PRESETS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (FedAPMPaper, FedPer, FedRep, LGFedAvg)}
 
 
 def method(name: str) -> type[Algorithm]:
@@ -89,6 +89,7 @@ __all__ = [
     "FedADMM",
     "FedALA",
     "FedAPM",
+    "FedAPMPaper",
     "FedAlt",
     "FedAvg",
     "FedCP",

@@ -64,6 +64,11 @@ class State(Mapping[str, Value]):
         return {n: v for n, v in self._fields.items() if isinstance(v, Vec)}
 
     @property
+    def numbers(self) -> dict[str, float]:
+        """The fields that are numbers."""
+        return {n: v for n, v in self._fields.items() if not isinstance(v, Vec)}
+
+    @property
     def nbytes(self) -> int:
         """What sending this state costs, in bytes; a number is eight."""
         return sum(v.nbytes if isinstance(v, Vec) else 8 for v in self._fields.values())
@@ -95,11 +100,20 @@ class Aggregate:
     """The uploads of one round, added up."""
 
     sums: Mapping[str, Vec]
+    """Also with what is taken back of clients that begin anew."""
     weight: float
     count: int
+    """How many uploads there are."""
+    withdrawn: Mapping[str, Vec] = field(default_factory=dict)
+    """The part of the sums that takes back what clients that begin anew had added in earlier rounds."""
 
     def __getitem__(self, name: str) -> Vec:
         return self.sums[name]
+
+    def mean(self, name: str) -> Vec:
+        """The mean over the round's uploads."""
+        own = self.sums[name] - self.withdrawn[name] if name in self.withdrawn else self.sums[name]
+        return own / self.count
 
     @classmethod
     def of(cls, uploads: Iterable[Upload]) -> Aggregate:

@@ -143,5 +143,28 @@ def batched(vectors: Sequence[Vec]) -> BatchedVec:
     return BatchedVec({n: torch.stack([v[n] for v in vectors]) for n in vectors[0]})
 
 
+def numbers(like: Vec, **values: float | PerClient) -> Vec:
+    """Numbers as a vector, so that they can be sent and added up.
+
+    Args:
+        like: A vector of the same client or clients.
+        values: The numbers by name.
+
+    Returns:
+        One element for each name, in double precision.
+    """
+    device = next((t.device for t in like.values()), torch.device("cpu"))
+    count = like.count if isinstance(like, BatchedVec) else None
+
+    def tensor(value: float | PerClient) -> Tensor:
+        if isinstance(value, PerClient):
+            return value.values.to(device, torch.float64).view(-1, 1)
+        one = torch.tensor([value], dtype=torch.float64, device=device)
+        return one if count is None else one.expand(count, 1)
+
+    vector = Vec if count is None else BatchedVec
+    return vector({name: tensor(value) for name, value in values.items()})
+
+
 def _values(other: PerClient | float) -> Tensor | float:
     return other.values if isinstance(other, PerClient) else other

@@ -19,11 +19,11 @@ def check_ranges(settings: Any, table: str) -> None:
         table: Where the fields are in an experiment file, for the message.
 
     Raises:
-        ValueError: Where a value is out of range. None is never checked.
+        ValueError: Where a value is out of range. None and words such as ``"auto"`` are never checked.
     """
     for name, bounds in _bounds(type(settings)).items():  # type: ignore[arg-type]  # mypy: classes are hashable
         value = getattr(settings, name)
-        for bound in bounds if value is not None else ():
+        for bound in () if value is None or isinstance(value, str) else bounds:
             if expected := _violated(value, bound):
                 raise ValueError(f"{table}.{name} = {value}: should be {expected}.")
 

@@ -24,6 +24,8 @@ class RoundRecord(TypedDict, total=False):
     """Mean over the round's clients of Σ over shared tensors ‖u_i − ū‖."""
     local: dict[str, float | int] | None
     """What the local solvers did: epochs, loss, and under the ξ-rule what was achieved."""
+    server: dict[str, float]
+    """The numbers in the server's state, such as FedAPM's ρ and θ; not there for methods that have none."""
     stationarity: dict[str, float] | None
     evaluations: dict[str, Evaluation] | None
     """One entry for each of the method's views; None where the round was not evaluated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,3 +53,20 @@ class Samples:
         for start in range(0, whole, size):
             end = start + size
             yield self[order[start : end if end < whole else len(self)]]
+
+
+def batch_count(samples: int, size: int) -> int:
+    """How many batches :meth:`Samples.shuffled` makes of so many samples; size 0 takes all of them at once."""
+    if not size or size >= samples:
+        return 1
+    return len(range(0, samples - 1 if samples % size == 1 else samples, size))
+
+
+def mean_batches(sizes: Sequence[int], size: int) -> float:
+    """The mean over clients of the batches in an epoch.
+
+    Args:
+        sizes: Each client's number of training samples.
+        size: The batch size.
+    """
+    return sum(batch_count(samples, size) for samples in sizes) / len(sizes)

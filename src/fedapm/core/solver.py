@@ -68,6 +68,10 @@ class SGDConfig:
         each = {n: self.weight_decay_v if n in personal else self.weight_decay for n in names}
         return each if len(set(each.values())) > 1 else next(iter(each.values()), 0.0)
 
+    def path_length(self, lr: float, epochs: int, mean_batches: float) -> float:
+        """η·K̄: the step size times the mean number of steps, as long as a path along a gradient of length one."""
+        return lr * max(epochs * mean_batches, 1.0) / (1 - self.momentum)
+
     def schedule(self, done: int, rounds: int) -> float:
         """The factor on the step size after ``done`` of ``rounds`` rounds."""
         if self.lr_schedule == "exponential":

@@ -99,6 +99,9 @@ class Task(Protocol):
     def step_size(self, lr: float | None = None) -> float:
         """The step size in this round."""
 
+    def path_length(self, lr: float | None = None, epochs: int | None = None) -> float:
+        """η·K̄ in this round: the step size times the clients' mean number of steps; the solver's if not given."""
+
     def gradient(self, at: Vec, fixed: Vec | None = None, batch: Any = None) -> Vec:
         """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""
 
@@ -120,6 +123,8 @@ class LocalTask:
     """α_i, the weight of this client in the sum of all f_i (in per-client units m·α_i, averaging 1)."""
     unit: float = 1.0
     """The weight of f_i in methods that weigh clients on the server: 1, or 1/m in the paper's units."""
+    mean_batches: float = 1.0
+    """Mean over all clients of the batches in an epoch."""
     lr_factor: float = 1.0
     """Where the learning-rate schedule stands in this round."""
     log: list[SolveStats] = field(default_factory=list)
@@ -194,6 +199,11 @@ class LocalTask:
     def step_size(self, lr: float | None = None) -> float:
         """The step size in this round."""
         return (self.solver.lr if lr is None else lr) * self.lr_factor
+
+    def path_length(self, lr: float | None = None, epochs: int | None = None) -> float:
+        """η·K̄ in this round: the step size times the clients' mean number of steps; the solver's if not given."""
+        passes = self.solver.epochs if epochs is None else epochs
+        return self.solver.path_length(self.step_size(lr), passes, self.mean_batches)
 
     def gradient(self, at: Vec, fixed: Vec | None = None, batch: Samples | None = None) -> Vec:
         """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""

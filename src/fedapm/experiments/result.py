@@ -269,6 +269,7 @@ def _row(record: RoundRecord) -> dict[str, Any]:
     row["drift"] = record["drift"]
     row |= {k: record[k] for k in ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")}
     row |= {f"local.{k}": v for k, v in (record["local"] or {}).items()}
+    row |= {f"server.{k}": v for k, v in record.get("server", {}).items()}
     row |= {f"stationarity.{k}": v for k, v in (record.get("stationarity") or {}).items()}
     row["selected"], row["dropped"] = len(record["selected"]), len(record["dropped"])
     return row

@@ -252,12 +252,23 @@ def validated(kind: type[T], table: str, values: Mapping[str, Any]) -> T:
     try:
         return _reader(kind).validate_python(dict(values))
     except ValidationError as error:
-        first = error.errors()[0]
-        message = str(first["msg"]).removeprefix("Input ")
+        first, message = _explained(error)
         if first["type"] == "value_error":
             raise FedapmError(message.removeprefix("Value error, ")) from None
-        where = ".".join([table, *(str(part) for part in first["loc"])])
+        parts = [part for part in first["loc"] if "-" not in str(part) and "[" not in str(part)]
+        where = ".".join([table, *map(str, parts)])
         raise FedapmError(f"{where} = {first['input']!r}: {message[0].lower()}{message[1:]}.") from None
+
+
+def _explained(error: ValidationError) -> tuple[Any, str]:
+    """The error to tell of, and in which words; a value that may be a number or a word fails as both."""
+    errors = error.errors()
+    first = errors[0]
+    words = [e for e in errors if e["type"] == "literal_error" and e["loc"][:1] == first["loc"][:1]]
+    message = str(first["msg"]).removeprefix("Input ")
+    if words and isinstance(first["input"], str) and first["type"] != "literal_error":
+        message = f"{str(words[0]['msg']).removeprefix('Input ')}, or a number"
+    return first, message
 
 
 def _reader(kind: type[T]) -> TypeAdapter[T]:

@@ -91,6 +91,8 @@ class Membership:
     """Training samples of all clients together."""
     classes: int
     """How many outputs the classes of all clients need."""
+    batches: float
+    """Mean over all clients of the batches in an epoch."""
 
 
 class NodeProblem(Problem):
@@ -122,6 +124,7 @@ class NodeProblem(Problem):
         self.position = membership.position
         self.alphas = [weighting.alpha(len(data.train), membership.samples, membership.m)]
         self.unit = weighting.unit(membership.m)
+        self.mean_batches = membership.batches
 
     def task(self, client: int, round: int) -> LocalTask:
         """The client's local problem in a round, with the random streams of its position among all."""

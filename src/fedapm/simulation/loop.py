@@ -166,6 +166,8 @@ class Loop:
             "drift": None,
             "local": result.local if result is not None else None,
         }
+        if result is not None and after.server.numbers:
+            record["server"] = after.server.numbers
         if self.schedule.stationarity:
             broadcast = self.algorithm.broadcast(after.server)
             record["stationarity"] = self.engine.stationarity(after.round, broadcast)

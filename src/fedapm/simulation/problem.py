@@ -15,7 +15,7 @@ from torch import nn
 from fedapm.core import random
 from fedapm.core.metrics import METRICS, Metric
 from fedapm.core.network import Loss, Network
-from fedapm.core.samples import Samples
+from fedapm.core.samples import Samples, mean_batches
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Split, SplitRule, check_same_shared
 from fedapm.core.task import LocalTask
@@ -89,7 +89,9 @@ class Problem:
         self.metrics = tuple(METRICS.values() if metrics is None else metrics)
         self.device = _device(device)
         weighting = weighting or Weighting()
-        self.alphas = weighting.alphas([len(c.train) for c in federation.clients])
+        sizes = [len(c.train) for c in federation.clients]
+        self.alphas = weighting.alphas(sizes)
+        self.mean_batches = mean_batches(sizes, self.solver.batch_size)
         self.unit = weighting.unit(len(federation))
         self._make, self.per_client = model_factory(model)
         self._networks: dict[str, Network] = {}
@@ -128,6 +130,7 @@ class Problem:
             round,
             alpha=self.alphas[client],
             unit=self.unit,
+            mean_batches=self.mean_batches,
             lr_factor=self.solver.schedule(max(round - 1, 0), self.rounds),
         )
 

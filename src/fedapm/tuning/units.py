@@ -36,7 +36,8 @@ def converted(method: type[Algorithm], tables: Mapping[str, Any], units: Units, 
     return {
         setting: scaled(float(value), sign * power, m)
         for setting, power in unit_powers(method).items()
-        if (value := get_setting(tables, setting)) is not None
+        # words such as "auto" have no units
+        if isinstance(value := get_setting(tables, setting), int | float)
     }
 
 

@@ -81,7 +81,9 @@ class MessageHandler:
         experiment = Experiment.from_tables(request["settings"])
         versions = Versions(self.node.state, str(request["run"]), client)
         data, _ = self._data(experiment, client, position)
-        membership = Membership(position, int(request["m"]), int(request["samples"]), int(request["classes"]))
+        membership = Membership(
+            position, int(request["m"]), int(request["samples"]), int(request["classes"]), float(request["batches"])
+        )
         problem = NodeProblem(experiment, data, membership, self.model, self.loss, self.node.device)
         _check_start(problem, client, request["u0"])
         broadcast = State(**restore("down", {n: t.to(problem.device) for n, t in tensors.items()}, request["down"]))

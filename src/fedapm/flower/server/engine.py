@@ -14,6 +14,7 @@ from fedapm.core.algorithm import Aggregate, Algorithm, State
 from fedapm.core.messages import OnceLogger
 from fedapm.core.metrics import Score
 from fedapm.core.record import RoundRecord
+from fedapm.core.samples import mean_batches
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.flower.server.checkpoint import ServerCheckpoints
@@ -54,7 +55,7 @@ class FlowerRoundResult:
         total = Aggregate.of(uploads)
         back = withdrawn(gone.values()) if uploads else {}
         sums = {name: vector + back[name] if name in back else vector for name, vector in total.sums.items()}
-        self.total = Aggregate(sums, total.weight, total.count)
+        self.total = Aggregate(sums, total.weight, total.count, back)
 
     def commit(self) -> Undo:
         """Write down whose replies were accepted, and who begins anew; the result takes that back."""
@@ -104,6 +105,7 @@ class FlowerEngine(Engine):
             "settings": self.experiment.tables(),
             "m": len(ledger),
             "samples": sum(summary.train for summary in summaries),
+            "batches": mean_batches([summary.train for summary in summaries], self.experiment.solver.batch_size),
             "classes": max(summary.classes for summary in summaries),
             "u0": {"digest": ledger.start, "shapes": codec.shapes(problem.u0)},
         }

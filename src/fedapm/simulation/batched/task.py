@@ -48,7 +48,7 @@ class BatchedTask:
         self.clients, self.round, self.program = clients, round, program
         self.network: Network = problem.network(clients[0])
         self.solver: SGDConfig = problem.solver
-        self.unit = problem.unit
+        self.unit, self._mean_batches = problem.unit, problem.mean_batches
         self.seed = problem.seed
         self.lr_factor = problem.solver.schedule(max(round - 1, 0), problem.rounds)
         alphas = [problem.alphas[k] for k in clients]
@@ -135,6 +135,11 @@ class BatchedTask:
     def step_size(self, lr: float | None = None) -> float:
         """The step size in this round."""
         return (self.solver.lr if lr is None else lr) * self.lr_factor
+
+    def path_length(self, lr: float | None = None, epochs: int | None = None) -> float:
+        """η·K̄ in this round: the step size times the clients' mean number of steps; the solver's if not given."""
+        passes = self.solver.epochs if epochs is None else epochs
+        return self.solver.path_length(self.step_size(lr), passes, self._mean_batches)
 
     def gradient(self, at: Vec, fixed: Vec | None = None, batch: Batch | None = None) -> Vec:
         """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""

@@ -1,0 +1,149 @@
+"""Consensus ADMM when few clients take part: the penalty ρ, what is sent, and what the server averages.
+
+Boyd, Parikh, Chu, Peleato, Eckstein: Distributed Optimization and Statistical Learning via the Alternating Direction
+Method of Multipliers. Foundations and Trends in Machine Learning, 2011 (``server = "all"``, residual balancing).
+Acar, Zhao, Matas, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization. ICLR 2021
+(``server = "participants"``, for models without a personal part).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Le
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from fedapm.core.algorithm import Aggregate, Algorithm, State, Upload
+from fedapm.core.batched import numbers
+from fedapm.core.task import Task
+from fedapm.core.vec import Vec
+
+MEMORY = 0.8
+"""How much of the agreement of earlier rounds is kept in each round."""
+ENOUGH = 0.1
+"""The agreement from which on H counts fully."""
+IMBALANCE = 5.0
+"""How many times one relative residual must exceed the other before ρ changes."""
+STEP, FARTHEST = 1.2, 10.0
+"""By what factor ρ changes in a round at most, and how far it may move from κ/(η·K̄) in all."""
+
+
+@dataclass(frozen=True)
+class Consensus(Algorithm):
+    """ū ← mean of the participants' u_i + θ·H with H = (1/m)·Σ π_i/ρ over all clients; or ū ← (1/m)·Σ (u_i + π_i/ρ)."""
+
+    cumulative: ClassVar[tuple[str, ...] | None] = ("change",)
+    unit_powers = {"algorithm.rho": -1}
+
+    rho: NonNegativeFloat | Literal["auto", "balanced"] = "auto"
+    """ρ: penalty on a copy that differs from the server's model. `auto`: κ/(η·K̄), with η the step size of the round and
+    K̄ the clients' mean number of local steps. `balanced`: the same times a factor that keeps the primal and the dual
+    residual alike."""
+    kappa: PositiveFloat = 0.2
+    """κ = ρ·η·K̄: how far ρ alone would pull a copy back in a round; it has no units. Only where ρ is not given."""
+    server: Literal["participants", "all"] = "participants"
+    """What the server averages: the copies of the round's participants, plus the mean of all π_i/ρ; or, as the paper
+    writes, u_i + π_i/ρ of all clients, most of which are old."""
+    theta: Annotated[float, Ge(0), Le(1)] | Literal["auto"] = "auto"
+    """θ: how much of H the server adds under `participants`. `auto`: between κ and 1, by how well the round's mean step
+    agrees with H."""
+
+    def penalty(self, broadcast: State, task: Task) -> float:
+        """ρ in this round."""
+        if not isinstance(self.rho, str):
+            return self.rho
+        factor: float = broadcast.factor if self.rho == "balanced" else 1.0
+        return factor * self.kappa / task.path_length()
+
+    def z_init(self, u0: Vec) -> dict[str, Vec]:
+        """z_i⁰ = u⁰, kept by a client only where the server averages all z_i."""
+        return {"z": u0} if self.server == "all" else {}
+
+    def z(self, u: Vec, pi: Vec, rho: float) -> dict[str, Vec]:
+        """z_i = u_i + π_i/ρ, where it is kept; without a penalty there is no dual either."""
+        return {} if self.server == "participants" else {"z": u + pi / rho if rho else u}
+
+    def server_init(self, u0: Vec) -> State:
+        """ū⁰; under ``participants`` also the mean of all π_i⁰ = 0 and how well rounds have agreed with it."""
+        state = State(u=u0)
+        if self.server == "participants":
+            state = state.replace(pi=u0.zeros(), theta=0.0, agreement=0.0)
+        if self._sends_numbers:
+            state = state.replace(rho=0.0)
+        return state.replace(factor=1.0) if self.rho == "balanced" else state
+
+    def broadcast(self, server: State) -> State:
+        """ū, and where residuals are balanced the factor on ρ."""
+        return State(u=server.u, factor=server.factor) if self.rho == "balanced" else State(u=server.u)
+
+    def upload(self, state: State, rho: float, gap: Vec, pi: Vec, z: dict[str, Vec], task: Task) -> Upload:
+        """What is sent: the change of what the server knows of this client, and where they are needed some numbers.
+
+        Args:
+            state: The client's state before the round.
+            rho: The round's ρ.
+            gap: u_i − ū.
+            pi: The new π_i.
+            z: The new z_i, where the server averages all of them.
+            task: The client's problem.
+
+        Returns:
+            Δz_i, or ρ·(u_i − ū), which is the change of π_i and without a penalty just u_i − ū.
+        """
+        change = z["z"] - state.z if z else rho * gap if rho else gap
+        if not self._sends_numbers:
+            return Upload({"change": change})
+        values: dict[str, Any] = {"rho": rho, "kappa": rho * task.path_length()}
+        if self.rho == "balanced":
+            values |= {"gap": gap.sq(), "dual": pi.sq()}
+        return Upload({"change": change, "numbers": numbers(gap, **values)})
+
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
+        """The mean over all clients, kept up to date by changes; or that of the participants, plus θ·H."""
+        means = {n: t.item() for n, t in total.mean("numbers").items()} if self._sends_numbers else {}
+        if self.server == "all":
+            new = state.replace(u=state.u + total["change"] / m)
+        else:
+            new = self._participants(state, total, m, means["rho"], means["kappa"])
+        if self._sends_numbers:
+            new = new.replace(rho=means["rho"])
+        return new.replace(factor=self._factor(state, new, means)) if self.rho == "balanced" else new
+
+    def _participants(self, state: State, total: Aggregate, m: int, rho: float, kappa: float) -> State:
+        """ū += mean Δ_i over the participants + θ·H; H and the mean of all π_i differ by the factor ρ."""
+        if not rho:
+            return state.replace(u=state.u + total.mean("change"))
+        step, old_H, pi = total.mean("change") / rho, state.pi / rho, state.pi + total["change"] / m
+        agreement = MEMORY * state.agreement + (1 - MEMORY) * _cosine(step + kappa * old_H, old_H)
+        theta = self.theta if not isinstance(self.theta, str) else _theta(agreement, kappa)
+        return state.replace(u=state.u + step + theta * (pi / rho), pi=pi, theta=theta, agreement=agreement)
+
+    def _factor(self, old: State, new: State, means: dict[str, float]) -> float:
+        """Residual balancing: ρ grows where copies are relatively far from ū, and falls where ū moves far."""
+        primal = _ratio(means["gap"] ** 0.5, new.u.norm())
+        dual = _ratio(means["rho"] * (new.u - old.u).norm(), means["dual"] ** 0.5)
+        factor: float = old.factor
+        if primal > IMBALANCE * dual:
+            factor *= STEP
+        elif dual > IMBALANCE * primal:
+            factor /= STEP
+        return min(max(factor, 1 / FARTHEST), FARTHEST)
+
+    @property
+    def _sends_numbers(self) -> bool:
+        return self.server == "participants" or isinstance(self.rho, str)
+
+
+def _theta(agreement: float, kappa: float) -> float:
+    """κ, with which H only stands in for what the duals took out of the clients' steps, up to 1."""
+    low = min(kappa, 1.0)
+    return low + (1 - low) * min(max(agreement / ENOUGH, 0.0), 1.0)
+
+
+def _cosine(a: Vec, b: Vec) -> float:
+    return _ratio(a @ b, a.norm() * b.norm())
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else 0.0
