@@ -43,6 +43,7 @@ def train(
     metrics: Sequence[Metric | Callable[..., Any]] = (),
     callbacks: Sequence[Callback] = (),
     validation: float | None = None,
+    features: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -91,6 +92,7 @@ def train(
             [Metric][fedapm.Metric] objects. They stand beside the built-in ones in records, history and reports.
         callbacks: What follows the run, such as [EarlyStopping][fedapm.EarlyStopping].
         validation: The share of each client's training data that models are evaluated on instead of the test data.
+        features: Features in place of a named data set's own inputs, such as ``"statistics"`` for motionsense.
         out: A folder to write the run to as it goes.
         resume: Whether to continue the run in ``out``, if there is one.
         progress: Whether to show a progress bar.
@@ -134,12 +136,14 @@ def train(
     split: dict[str, Any] = {k: v for k, v in patterns.items() if v}
     clients = None if isinstance(data, str) else data
     if isinstance(data, str):
-        source = {"name": data} | ({"validation": validation} if validation is not None else {})
+        source = {"name": data} | {name: given[name] for name in ("validation", "features") if name in given}
         network = split if model is None else {"name": "own"} | split
         tables = {"data": source, "model": network, "solver": solver_table, "engine": engine_table}
         experiment = replace(build.resolve(tables), algorithm=instance)
     elif model is None:
         raise TypeError("train() needs a model for a federation of your own data.")
+    elif features is not None:
+        raise FedapmError("train() takes features only with the name of a data set, not with a federation.")
     else:
         experiment = Experiment(
             algorithm=instance,

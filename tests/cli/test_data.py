@@ -59,7 +59,8 @@ def test_list_says_of_every_data_set_how_it_is_had(here: Path) -> None:
     assert found["crema-d"].rstrip().endswith("image, audio")
     assert "fedapm data get" in found["crisismmd"]
     assert found["crisismmd"].rstrip().endswith("image, text")
-    assert found["cifar10"].rstrip().endswith("none needed")
+    assert found["cifar100"].rstrip().endswith("none needed")
+    assert found["cifar10"].rstrip().endswith("none needed (or efficientnet-lite0)")
 
 
 def test_inspect_shows_who_has_what(here: Path) -> None:
