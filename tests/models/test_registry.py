@@ -142,7 +142,7 @@ def federation(name: str) -> Federation:
     for client in "abc":
         parts = []
         for count in (12, 6):
-            inputs = sample(SHAPES[name], count, half=name != "digits")
+            inputs = sample(SHAPES[name], count, half=name not in ("digits", "mlp"))
             targets = torch.arange(count) % 3
             for value in inputs:
                 if value.is_floating_point():
