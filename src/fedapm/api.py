@@ -55,6 +55,9 @@ def train(
     lr_schedule: Literal["constant", "exponential", "cosine"] | None = None,
     lr_decay: float | None = None,
     weight_decay_v: float | None = None,
+    prior_v: float | None = None,
+    dropout_v: float | None = None,
+    validation_v: float | None = None,
     rounds: int | None = None,
     seed: int | None = None,
     fraction: float | None = None,
@@ -104,6 +107,10 @@ def train(
         lr_schedule: How the step size changes from round to round.
         lr_decay: Factor a round under the exponential schedule.
         weight_decay_v: λ of the personal parameters; the same as of all others if not given.
+        prior_v: λ₀: f_i has a further term λ₀/2·‖v − v⁰‖², with v⁰ where the personal parameters started.
+        dropout_v: Dropout rate in front of personal layers, while these are trained.
+        validation_v: Share of a client's training samples by which phases that train only personal parameters stop
+            early.
         rounds: T, the number of rounds.
         seed: Decides the start, the selection of clients and the order of batches.
         fraction: Share of clients in a round.

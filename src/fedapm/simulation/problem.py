@@ -129,6 +129,7 @@ class Problem:
             alpha=self.alphas[client],
             unit=self.unit,
             lr_factor=self.solver.schedule(max(round - 1, 0), self.rounds),
+            v0=self.start(client).v0,
         )
 
     def _start(self, client: int) -> Start:
