@@ -203,6 +203,10 @@ def data_sets() -> list[str]:
     for name, known in DATA_SETS.items():
         tables = {table: dict(settings) for table, settings in known.defaults.items()}
         parts += [f"`{name}`: {known.about}.", f"```toml\n{tomli_w.dumps(tables).strip()}\n```"]
+        for version in known.feature_versions():
+            tables = {table: dict(settings) for table, settings in version.defaults.items()}
+            about = f'`{name}` with `data.features = "{version.features_name}"`:'
+            parts += [about, f"```toml\n{tomli_w.dumps(tables).strip()}\n```"]
     return parts
 
 

@@ -43,6 +43,7 @@ def train(
     metrics: Sequence[Metric | Callable[..., Any]] = (),
     callbacks: Sequence[Callback] = (),
     validation: float | None = None,
+    features: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -54,6 +55,9 @@ def train(
     lr_schedule: Literal["constant", "exponential", "cosine"] | None = None,
     lr_decay: float | None = None,
     weight_decay_v: float | None = None,
+    prior_v: float | None = None,
+    dropout_v: float | None = None,
+    validation_v: float | None = None,
     rounds: int | None = None,
     seed: int | None = None,
     fraction: float | None = None,
@@ -91,6 +95,7 @@ def train(
             [Metric][fedapm.Metric] objects. They stand beside the built-in ones in records, history and reports.
         callbacks: What follows the run, such as [EarlyStopping][fedapm.EarlyStopping].
         validation: The share of each client's training data that models are evaluated on instead of the test data.
+        features: Features in place of a named data set's own inputs, such as ``"statistics"`` for motionsense.
         out: A folder to write the run to as it goes.
         resume: Whether to continue the run in ``out``, if there is one.
         progress: Whether to show a progress bar.
@@ -102,6 +107,10 @@ def train(
         lr_schedule: How the step size changes from round to round.
         lr_decay: Factor a round under the exponential schedule.
         weight_decay_v: λ of the personal parameters; the same as of all others if not given.
+        prior_v: λ₀: f_i has a further term λ₀/2·‖v − v⁰‖², with v⁰ where the personal parameters started.
+        dropout_v: Dropout rate in front of personal layers, while these are trained.
+        validation_v: Share of a client's training samples by which phases that train only personal parameters stop
+            early.
         rounds: T, the number of rounds.
         seed: Decides the start, the selection of clients and the order of batches.
         fraction: Share of clients in a round.
@@ -134,12 +143,14 @@ def train(
     split: dict[str, Any] = {k: v for k, v in patterns.items() if v}
     clients = None if isinstance(data, str) else data
     if isinstance(data, str):
-        source = {"name": data} | ({"validation": validation} if validation is not None else {})
+        source = {"name": data} | {name: given[name] for name in ("validation", "features") if name in given}
         network = split if model is None else {"name": "own"} | split
         tables = {"data": source, "model": network, "solver": solver_table, "engine": engine_table}
         experiment = replace(build.resolve(tables), algorithm=instance)
     elif model is None:
         raise TypeError("train() needs a model for a federation of your own data.")
+    elif features is not None:
+        raise FedapmError("train() takes features only with the name of a data set, not with a federation.")
     else:
         experiment = Experiment(
             algorithm=instance,

@@ -59,7 +59,8 @@ def test_list_says_of_every_data_set_how_it_is_had(here: Path) -> None:
     assert found["crema-d"].rstrip().endswith("image, audio")
     assert "fedapm data get" in found["crisismmd"]
     assert found["crisismmd"].rstrip().endswith("image, text")
-    assert found["cifar10"].rstrip().endswith("none needed")
+    assert found["cifar100"].rstrip().endswith("none needed")
+    assert found["cifar10"].rstrip().endswith("none needed (or efficientnet-lite0)")
 
 
 def test_inspect_shows_who_has_what(here: Path) -> None:
@@ -91,6 +92,29 @@ def test_inspect_as_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:
     assert [client["id"] for client in found["clients"]] == list("01234")
     assert all(sum(client["counts"]) == client["train"] + client["test"] for client in found["clients"])
     assert {client["train"] + client["test"] for client in found["clients"]} <= {359, 360}
+
+
+def test_a_feature_version_is_inspected_run_and_compared_by_its_example(tmp_path: Path) -> None:
+    root, example = windows(tmp_path), Path(__file__).parents[2] / "examples" / "motionsense-features.toml"
+    limits = ["--set", "data.train_limit=4", "--set", "data.test_limit=5"]
+    options = ["--set", "data.features=statistics", "--set", "data.test_fraction=0.5", *limits]
+    outcome = fedapm("data", "inspect", "motionsense", "--root", root, "--out", tmp_path / "p.png", "--json", *options)
+    found = json.loads(outcome.out)
+    assert found["name"] == "motionsense (statistics)"
+    assert {(client["train"], client["test"]) for client in found["clients"]} == {(4, 5)}
+    out = tmp_path / "compared"
+    arguments = ["--methods", "fedapm,fedavg", "--seeds", "0", "--rounds", 1, "--out", out, *limits]
+    assert fedapm("compare", example, "--data-root", root, *arguments).code == 0
+    info = json.loads(next(out.rglob("run.json")).read_text())
+    assert info["data"] == "motionsense (statistics)"
+    assert info["input_shapes"] == [[54]]
+    assert [client["train"] for client in info["clients"]] == [4] * len(found["clients"])
+
+
+def test_preparing_features_of_pictures_that_are_not_there_says_so(tmp_path: Path) -> None:
+    outcome = fedapm("data", "prepare", "cifar10", "--root", tmp_path, "--set", "data.features=efficientnet-lite0")
+    assert outcome.code == 2
+    assert "data_batch_1.bin is missing" in outcome.err
 
 
 @pytest.mark.parametrize(("name", "start"), [("p.svg", b"<?xml"), ("p.pdf", b"%PDF"), ("p.PNG", b"\x89PNG")])

@@ -14,8 +14,20 @@ from torch.utils.data import Dataset, TensorDataset
 
 import fedapm
 from fedapm import IID, Dirichlet, Federation, Shards
+from fedapm.data import ClientData, DataSet, Pool, Source, data_set
 from fedapm.experiments import build
 from tests.helpers.unit import blobs, few, refused, two_layers, unless_refused
+
+
+class Everything(DataSet):
+    """A thousand samples of two classes."""
+
+    name = "everything"
+
+    def read(self, source: Source) -> Pool:
+        del source
+        return Pool(torch.arange(1000) % 2, ("even", "odd"), (), inputs=(torch.arange(1000),))
+
 
 QUICK: dict[str, Any] = {"rounds": 2, "fraction": 1.0, "batch_size": 10}
 
@@ -358,6 +370,67 @@ def test_validation_is_a_part_of_the_training_data_and_test_data_is_gone() -> No
 def test_a_share_for_validation_outside_its_range_is_refused(share: float) -> None:
     with refused("data.validation", "should be"):
         build.resolve({"data": {"validation": share}})
+
+
+def test_limited_clients_have_fewer_samples_of_each_part_in_the_same_proportions() -> None:
+    x, y = blobs(400)
+    whole = Federation.from_arrays(x, y, IID(4), test_fraction=0.5)
+    fewer = whole.limited(10, 20, seed=3)
+    for before, after in zip(whole.clients, fewer.clients, strict=True):
+        for part, count in (("train", 10), ("test", 20)):
+            old, new = getattr(before, part), getattr(after, part)
+            assert len(new) == count
+            assert {tuple(r) for r in new.inputs[0].tolist()} <= {tuple(r) for r in old.inputs[0].tolist()}
+            shares = torch.bincount(old.targets) * count / len(old)
+            assert (torch.bincount(new.targets, minlength=len(shares)) - shares).abs().max() <= 1
+    assert rows(whole.limited(10, 20, seed=3)) == rows(fewer)
+    assert rows(whole.limited(10, 20, seed=4)) != rows(fewer)
+    mixed = [ClientData(a.id, a.train, b.test) for a, b in zip(fewer.clients, whole.clients, strict=True)]
+    assert rows(whole.limited(10, None, seed=3)) == rows(Federation(mixed)), "the limits are drawn independently"
+
+
+def test_a_limit_above_what_there_is_changes_nothing() -> None:
+    x, y = blobs(100)
+    whole = Federation.from_arrays(x, y, IID(4))
+    assert rows(whole.limited(1000, None, seed=0)) == rows(whole)
+
+
+def test_settings_limit_training_samples_and_leave_the_test_samples_alone() -> None:
+    tables = {"data": {"clients": 5, "test_fraction": 0.4}}
+    whole = build.federation(build.resolve(tables).data)
+    fewer = build.federation(build.resolve(tables, {"data": {"train_limit": 12}}).data)
+    assert {len(c.train) for c in fewer.clients} == {12}
+    for a, b in zip(whole.clients, fewer.clients, strict=True):
+        assert torch.equal(a.test.inputs[0], b.test.inputs[0])
+    judged = build.federation(build.resolve(tables, {"data": {"train_limit": 12, "validation": 0.25}}).data)
+    assert {(len(c.train), len(c.test)) for c in judged.clients} == {(9, 3)}
+
+
+@pytest.mark.parametrize("key", ["train_limit", "test_limit", "samples", "feature_dim"])
+def test_limits_below_one_are_refused(key: str) -> None:
+    with refused(f"data.{key}", "greater than 0"):
+        build.resolve({"data": {key: 0}})
+
+
+def test_fewer_samples_are_among_more_whatever_the_seed() -> None:
+    def positions(samples: int, seed: int) -> set[int]:
+        data = build.resolve({"data": {"samples": samples, "clients": 4, "partition": "iid", "seed": seed}}).data
+        source, rule = build.source(data), build.rule(data)
+        clients = Everything().index_federation(source, rule, test_fraction=0.5, seed=data.seed).clients
+        return {int(k) for c in clients for part in (c.train, c.test) for k in part.inputs[0]}
+
+    assert len(positions(100, 0)) == 100
+    assert positions(100, 0) < positions(300, 1)
+    assert positions(2000, 0) == set(range(1000)), "there are no more"
+
+
+def test_a_run_on_fewer_digits() -> None:
+    data = build.resolve({"data": {"samples": 600, "clients": 5, "concentration": 100.0}}).data
+    clients = build.federation(data).clients
+    assert sum(len(c.train) + len(c.test) for c in clients) == 600
+    indexed = data_set("digits").index_federation(build.source(data), build.rule(data), test_fraction=0.2, seed=0)
+    for a, b in zip(clients, indexed.clients, strict=True):
+        assert torch.equal(a.train.targets, b.train.targets)
 
 
 def test_settings_can_ask_for_validation_and_for_clients_that_overlap() -> None:

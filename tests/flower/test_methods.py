@@ -74,6 +74,17 @@ def test_every_method_equals_the_sequential_engine(played):
     assert case.complete
 
 
+@pytest.mark.parametrize("name", ["fedapm", "fedsim", "local"])
+def test_regularized_personal_parts_equal_the_sequential_engine(tmp_path, name):
+    case = Case.of(tmp_path, name, solver={"epochs": 2, "prior_v": 0.5, "dropout_v": 0.3, "validation_v": 0.3})
+    found = case.serve()
+    progress, expected = case.sequential()
+    unknown = ["drift"] if name in WITHOUT_A_SHARED_MODEL else []
+    assert but(found, *unknown) == but(expected, *unknown)
+    for k, (client, state) in enumerate(case.acknowledged().items()):
+        assert same(state, progress.store.get(k).state), client
+
+
 def test_a_round_is_one_exchange(tmp_path):
     case = Case.of(tmp_path)
     case.serve()

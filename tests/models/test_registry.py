@@ -24,6 +24,7 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "har": [(3, 16), (3, 16), (), ()],
     "mm-action": [(16, 9), (4, 7), (), ()],
     "resnet18": [(3, 8, 8)],
+    "mlp": [(9,)],
 }
 """The inputs of one sample, as a federation tells them."""
 
@@ -38,7 +39,7 @@ def sample(shapes: list[tuple[int, ...]], count: int, half: bool = False) -> tup
 
 
 def test_the_names_are_stable() -> None:
-    assert list(MODELS) == ["digits", "cnn", "image-text", "har", "mm-action", "resnet18"] == list(SHAPES)
+    assert list(MODELS) == ["digits", "cnn", "image-text", "har", "mm-action", "resnet18", "mlp"] == list(SHAPES)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -62,6 +63,7 @@ def test_classes_and_sizes_come_from_the_data(name: str, classes: int) -> None:
         ("resnet18", [(3, 32, 32)], {"channels": 3, "stem": "small", "stride": 1}),
         ("resnet18", [(3, 64, 64)], {"channels": 3, "stem": "small", "stride": 2}),
         ("resnet18", [(3, 224, 224)], {"channels": 3, "stem": "large"}),
+        ("mlp", [(54,)], {"features": 54}),
     ],
 )
 def test_arguments_for_shapes(name: str, shapes: list[tuple[int, ...]], expected: dict[str, Any]) -> None:
@@ -86,6 +88,8 @@ def test_named_options_win_over_what_the_data_suggest() -> None:
         ("har", [(600, 80), ()], ["two sensors", "(600, 80)"]),
         ("mm-action", [(3, 32, 32)], ["audio (time, features)", "(3, 32, 32)"]),
         ("mm-action", [(9, 9), (9, 9), (9, 9), (), (), ()], ["(9, 9), (9, 9), (9, 9)"]),
+        ("mlp", [(3, 32, 32)], ["one row of features", "(3, 32, 32)"]),
+        ("mlp", [(9,), (9,)], ["one row of features", "(9), (9)"]),
     ],
 )
 def test_data_that_do_not_suit_are_refused(name: str, shapes: list[tuple[int, ...]], mentions: list[str]) -> None:
@@ -103,6 +107,8 @@ def test_data_that_do_not_suit_are_refused(name: str, shapes: list[tuple[int, ..
         ("resnet18", {"groups": 0}, ["groups = 0"]),
         ("resnet18", {"stem": "medium"}, ["stem 'medium'"]),
         ("image-text", {"text_dim": -1}, ["text_dim = -1"]),
+        ("mlp", {"hidden": []}, ["hidden = []", "hidden layer"]),
+        ("mlp", {"hidden": [8, -1]}, ["hidden = [8, -1]"]),
     ],
 )
 def test_options_that_make_no_network_are_refused(name: str, options: dict[str, Any], mentions: list[str]) -> None:
@@ -136,7 +142,7 @@ def federation(name: str) -> Federation:
     for client in "abc":
         parts = []
         for count in (12, 6):
-            inputs = sample(SHAPES[name], count, half=name != "digits")
+            inputs = sample(SHAPES[name], count, half=name not in ("digits", "mlp"))
             targets = torch.arange(count) % 3
             for value in inputs:
                 if value.is_floating_point():

@@ -12,7 +12,7 @@ import pytest
 
 from fedapm import METHODS, FedAvg
 from fedapm.algorithms import PRESETS, hyperparameters, method
-from fedapm.core.search_space import Choices, choices
+from fedapm.core.search_space import PERSONAL_SPACE, Choices, choices
 from fedapm.data import Federation
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
@@ -80,6 +80,15 @@ def test_common_settings_have_the_same_distribution_for_every_method() -> None:
     for found in method_searches(EVERY, [LAYER, cifar], Options(), M):
         values = {d.setting: d.values for d in found.space}
         assert {d.setting: d.values for d in COMMON_SPACE}.items() <= values.items(), found.name
+
+
+def test_every_method_with_a_personal_part_is_searched_for_what_keeps_it_from_overfitting() -> None:
+    regularized = {"solver.weight_decay_v", "solver.prior_v", "solver.dropout_v", "solver.validation_v"}
+    for found in method_searches(EVERY, [LAYER], Options(), M):
+        values = {d.setting: d.values for d in found.space if d.setting in regularized}
+        expected = {d.setting: d.values for d in PERSONAL_SPACE} if method(found.name).scope != "whole" else {}
+        assert values == expected, found.name
+    assert {d.setting for d in PERSONAL_SPACE} == regularized
 
 
 def test_the_present_settings_are_in_the_wide_space() -> None:

@@ -42,7 +42,9 @@ def list_() -> None:
     table = Table("name", "what it is", "how to get it", "features", box=None, pad_edge=False)
     for name, entry in DATA_SETS.items():
         how = "bundled" if entry.origin is None else "fedapm data get" if entry.origin.archives else "by hand"
-        table.add_row(name, entry.about, how, ", ".join(entry.encoders) or "none needed")
+        features = ", ".join(entry.encoders) or "none needed"
+        versions = ", ".join(str(version.features_name) for version in entry.feature_versions())
+        table.add_row(name, entry.about, how, f"{features} (or {versions})" if versions else features)
     console(TABLE_WIDTH).print(table)
 
 
@@ -77,12 +79,13 @@ def prepare(
     fetch_weights: Annotated[
         bool, typer.Option("--fetch-weights", help="Allow the download of an encoder's weights.")
     ] = False,
+    assign: Assignments = None,
 ) -> None:
     """Compute a data set's features; existing ones are kept, and interrupted work resumes."""
     from fedapm.data import data_set
 
-    entry = data_set(name)
-    data = _settings(name, root, image_encoder, text_encoder, cache, None)
+    data = _settings(name, root, image_encoder, text_encoder, cache, assign)
+    entry = data_set(name, data.features)
     start = time.monotonic()
     with ProgressDisplay() as progress:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedapm.core import forward
+from fedapm.core.dropout import dropout_before, layers_of
 from fedapm.core.messages import OnceLogger
 from fedapm.core.samples import Samples
 from fedapm.core.split import Split
@@ -122,6 +124,18 @@ class Network:
                 forward_split = None
             self._splits[key] = forward_split
         return self._splits[key]
+
+    def personal_layers(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The layers that own personal parameters among these, and so may have dropout in front of them."""
+        personal = frozenset(self.split.personal)
+        return layers_of(self.module, (n for n in names if n in personal))
+
+    def dropout(self, names: Iterable[str], rate: float) -> AbstractContextManager[None]:
+        """Dropout in front of the personal layers among those that are trained, in training mode, for a ``with`` block.
+
+        Features are kept from before it: a step that is constant uses none of these layers.
+        """
+        return dropout_before(self.module, self.personal_layers(names) if rate else (), rate)
 
     def gradient(self, names: tuple[str, ...], samples: Samples, local: PhaseData | None = None) -> tuple[float, Vec]:
         """The mean loss over all samples and its gradient in some parameters, without dropout."""

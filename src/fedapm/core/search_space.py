@@ -59,6 +59,8 @@ class Dimension:
     values: Values
     fallback: str | None = None
     """The setting that holds where this one is not set, as the solver's step size where there is no lr_v."""
+    unset: Value | None = None
+    """The value that a setting has where it is not set and has no fallback."""
     ratio: bool = False
     """Whether the values are multiples of that other setting."""
     condition: tuple[str, Value] | None = None
@@ -93,6 +95,17 @@ def int_range(setting: str, low: int, high: int) -> Dimension:
     return Dimension(setting, IntRange(low, high))
 
 
+PERSONAL_SPACE: SearchSpace = (
+    Dimension(
+        "solver.weight_decay_v",
+        Choices((0.0, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)),
+        fallback="solver.weight_decay",
+    ),
+    Dimension("solver.prior_v", Choices((0.0, 0.001, 0.003, 0.01, 0.03, 0.1)), unset=0.0),
+    Dimension("solver.dropout_v", FloatRange(0.0, 0.5), unset=0.0),
+    Dimension("solver.validation_v", Choices((0.0, 0.2)), unset=0.0),
+)
+"""What keeps a personal part from overfitting: the same distribution for every method that has one."""
 EPOCHS_V = Dimension("algorithm.epochs_v", IntRange(1, 5), fallback="solver.epochs")
 """Epochs of a personal phase."""
 LR_V = Dimension("algorithm.lr_v", FloatRange(0.1, 3.0, log=True), fallback="solver.lr", ratio=True)

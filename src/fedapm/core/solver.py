@@ -6,9 +6,9 @@ The terms are given as data, so the whole step is p ← p − lr·(α·(∇f + �
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
@@ -17,24 +17,14 @@ from torch import Tensor
 
 from fedapm.core.batched import PerClient
 from fedapm.core.network import Loss, Network, PhaseData
+from fedapm.core.objective import Objective, Prior, Prox, WeightDecay
 from fedapm.core.ranges import check_ranges
 from fedapm.core.samples import Samples
 from fedapm.core.vec import Vec
 
-WeightDecay = float | Mapping[str, float]
-"""λ, one for all parameters or one for each."""
-
-
-def l2_penalty(decay: WeightDecay, p: Vec) -> float:
-    """λ/2·‖p‖²."""
-    if isinstance(decay, Mapping):
-        return sum(l2_penalty(decay[n], Vec({n: t})) for n, t in p.items())
-    return 0.5 * decay * p.sq()
-
-
-def l2_gradient(decay: WeightDecay, p: Vec) -> Vec:
-    """λ·p, the gradient of the penalty."""
-    return Vec({n: decay[n] * t for n, t in p.items()}) if isinstance(decay, Mapping) else decay * p
+__all__ = [
+    "SGD", "Epochs", "Objective", "Prior", "Prox", "SGDConfig", "SolveStats", "StopRule", "UntilStationary", "sgd_step",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,6 +47,14 @@ class SGDConfig:
     """Factor a round under the exponential schedule."""
     weight_decay_v: NonNegativeFloat | None = None
     """λ of the parameters that stay with the client; the same as of all others if not given."""
+    prior_v: NonNegativeFloat | None = None
+    """λ₀: f_i has a further term λ₀/2·‖v − v⁰‖², where v are the parameters that stay with the client and v⁰ is where
+    they started; 0 if not given."""
+    dropout_v: Annotated[float, Ge(0), Lt(1)] | None = None
+    """Dropout rate on the inputs of the layers that stay with the client, while these are trained; 0 if not given."""
+    validation_v: Annotated[float, Ge(0), Lt(1)] | None = None
+    """Share of a client's training samples that a phase is judged by which trains only what stays with the client: it
+    ends when an epoch does not lower their loss, at the best epoch's parameters; no early stopping if not given."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "solver")
@@ -71,6 +69,15 @@ class SGDConfig:
     def path_length(self, lr: float, epochs: int, mean_batches: float) -> float:
         """η·K̄: the step size times the mean number of steps, as long as a path along a gradient of length one."""
         return lr * max(epochs * mean_batches, 1.0) / (1 - self.momentum)
+
+    def prior(self, names: Sequence[str], v0: Vec) -> Prior | None:
+        """The prior of those among some parameters that start at v⁰; None where there is none."""
+        center = v0.only(n for n in names if n in v0)
+        return Prior(self.prior_v, center) if self.prior_v and center else None
+
+    def stops_early(self, names: Sequence[str], personal: Sequence[str]) -> bool:
+        """Whether a phase that trains these parameters is judged by held-out samples: all are personal."""
+        return bool(self.validation_v) and set(names) <= set(personal)
 
     def schedule(self, done: int, rounds: int) -> float:
         """The factor on the step size after ``done`` of ``rounds`` rounds."""
@@ -100,48 +107,6 @@ StopRule = Epochs | UntilStationary
 
 
 @dataclass(frozen=True)
-class Prox:
-    """The proximal term weight/2·‖p − centre‖²."""
-
-    weight: float
-    center: Vec
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What is minimised: weight·(f + λ/2·‖p‖²) + ⟨linear, p⟩ + prox."""
-
-    weight: float
-    weight_decay: WeightDecay = 0.0
-    linear: Vec | None = None
-    prox: Prox | None = None
-
-    def slope(self, names: Sequence[str]) -> float | list[float]:
-        """The factor of p in the gradient of all terms but f; one for each parameter where they differ."""
-        pull = self.prox.weight if self.prox else 0.0
-        if isinstance(self.weight_decay, Mapping):
-            return [self.weight * self.weight_decay[n] + pull for n in names]
-        return self.weight * self.weight_decay + pull
-
-    def offset(self, names: tuple[str, ...]) -> list[Tensor] | None:
-        """The constant part of that gradient, or None where it is zero."""
-        constant = self.linear
-        if self.prox is not None and self.prox.weight:
-            pull = self.prox.weight * self.prox.center
-            constant = constant - pull if constant is not None else -pull
-        return None if constant is None else [constant[n] for n in names]
-
-    def gradient(self, p: Vec, of_f: Vec) -> Vec:
-        """The gradient of the whole objective at p, given that of f."""
-        result = self.weight * (of_f + l2_gradient(self.weight_decay, p))
-        if self.linear is not None:
-            result = result + self.linear
-        if self.prox is not None:
-            result = result + self.prox.weight * (p - self.prox.center)
-        return result
-
-
-@dataclass(frozen=True)
 class SolveStats:
     """What the solver did: epochs, mean loss of the last one, and under the ξ-rule ξ and what was achieved."""
 
@@ -152,8 +117,8 @@ class SolveStats:
     steps: int = 0
 
 
-Factor = float | list[float] | PerClient
-"""A factor of all parameters, one for each parameter, or one for each client."""
+Factor = Any
+"""A factor of all parameters or a list with one for each; a factor is a number, or a PerClient for several clients."""
 
 
 @torch.no_grad()
@@ -183,8 +148,8 @@ def sgd_step(
     if isinstance(weight, PerClient):
         grads, weight = _scaled(grads, weight), 1.0
     if not momentum:
-        if isinstance(slope, PerClient):
-            torch._foreach_sub_(parameters, _scaled(parameters, lr * slope))
+        if (pulls := _pulls(parameters, slope, lr)) is not None:
+            torch._foreach_sub_(parameters, pulls)
         elif isinstance(slope, list):
             torch._foreach_mul_(parameters, [1 - lr * one for one in slope])
         elif slope:
@@ -196,8 +161,8 @@ def sgd_step(
     assert velocity is not None
     if weight != 1:
         torch._foreach_mul_(grads, weight)
-    if isinstance(slope, PerClient):
-        torch._foreach_add_(grads, _scaled(parameters, slope))
+    if (pulls := _pulls(parameters, slope, 1.0)) is not None:
+        torch._foreach_add_(grads, pulls)
     elif isinstance(slope, list):
         torch._foreach_add_(grads, torch._foreach_mul(parameters, slope))
     elif slope:
@@ -211,6 +176,14 @@ def sgd_step(
 
 def _scaled(tensors: list[Tensor], factor: PerClient) -> list[Tensor]:
     return [tensor * factor.over(tensor) for tensor in tensors]
+
+
+def _pulls(tensors: list[Tensor], slope: Any, lr: float) -> list[Tensor] | None:
+    """lr·slope·p, where the slope has a value for each client; None where it has one for all."""
+    slopes = slope if isinstance(slope, list) else [slope] * len(tensors)
+    if not isinstance(slopes[0], PerClient):
+        return None
+    return [tensor * (lr * one).over(tensor) for tensor, one in zip(tensors, slopes, strict=True)]
 
 
 class SGD:
@@ -228,7 +201,25 @@ class SGD:
         batch_size: int,
         stream: torch.Generator,
         loss: Loss | None = None,
+        dropout: float = 0.0,
+        held_out: Tensor | None = None,
     ) -> None:
+        """Prepare a search.
+
+        Args:
+            network: The network; its parameters are where the search starts.
+            samples: The local data.
+            names: The parameters that are trained.
+            terms: What is minimized.
+            lr: The step size.
+            momentum: The share of the last step's direction that is kept.
+            batch_size: Samples in a step; 0 takes all of them.
+            stream: Draws the order of the samples.
+            loss: Another loss than the network's.
+            dropout: The dropout rate in front of the personal layers among those that are trained.
+            held_out: The positions of the samples that epochs are judged by instead of being trained on.
+        """
+        self.dropout, self.held_out = dropout, held_out
         self.network, self.samples, self.names, self.terms = network, samples, names, terms
         self.lr, self.momentum, self.stream, self.loss = lr, momentum, stream, loss or network.loss
         self._local = PhaseData(samples, network.module)
@@ -239,9 +230,15 @@ class SGD:
 
     def run(self, stop: StopRule) -> SolveStats:
         """Step until the rule says stop, or until the loss is no longer a number."""
-        loss: float | None = None
         passes = stop.count if isinstance(stop, Epochs) else stop.max_epochs
         self._local = self.network.local(self.names, self.samples, passes)
+        with self.network.dropout(self.names, self.dropout):
+            if isinstance(stop, Epochs) and self.held_out is not None:
+                return self._while_better(stop.count, self.held_out)
+            return self._run(stop)
+
+    def _run(self, stop: StopRule) -> SolveStats:
+        loss: float | None = None
         if isinstance(stop, Epochs):
             for done in range(stop.count):
                 loss = self._epoch()
@@ -253,6 +250,27 @@ class SGD:
             loss = self._epoch()
             done, residual = done + 1, self.residual()
         return SolveStats(done, loss, stop.xi, residual, self._steps)
+
+    def _while_better(self, most: int, held_out: Tensor) -> SolveStats:
+        """Epochs on the other samples while the loss of those held out falls; the best parameters stay in place."""
+        whole, rest = self._local.samples, torch.ones(len(self.samples), dtype=torch.bool)
+        rest[held_out.cpu()] = False
+        judges = PhaseData(whole[held_out], self._local.call)
+        self._local = PhaseData(whole[rest.to(held_out.device)], self._local.call)
+        done, loss, lowest = 0, None, self._judged(judges)
+        best, buffers = self.network.read(self.names), self.network.buffers()
+        while done < most:
+            loss, done = self._epoch(), done + 1
+            reached = self._judged(judges)
+            if not reached < lowest:
+                break
+            lowest, best, buffers = reached, self.network.read(self.names), self.network.buffers()
+        self.network.load(best, buffers)
+        return SolveStats(done, loss, steps=self._steps)
+
+    def _judged(self, judges: PhaseData) -> float:
+        loss, _ = self.network.gradient((), judges.samples, judges)
+        return loss
 
     def residual(self) -> float:
         """The squared norm of the whole objective's gradient on all local data."""
@@ -280,4 +298,4 @@ class SGD:
             )
             self._steps += 1
             losses.append(loss.detach() * len(batch))
-        return torch.stack(losses).sum().item() / len(self.samples)
+        return torch.stack(losses).sum().item() / len(self._local.samples)

@@ -7,23 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from fedapm.core import random
 from fedapm.core.network import Loss, Network
+from fedapm.core.objective import Objective, Prior, Prox, WeightDecay, l2_gradient, l2_penalty
 from fedapm.core.samples import Samples
-from fedapm.core.solver import (
-    SGD,
-    Epochs,
-    Objective,
-    Prox,
-    SGDConfig,
-    SolveStats,
-    StopRule,
-    UntilStationary,
-    WeightDecay,
-    l2_gradient,
-    l2_penalty,
-)
+from fedapm.core.solver import SGD, Epochs, SGDConfig, SolveStats, StopRule, UntilStationary
 from fedapm.core.vec import Vec
 
 __all__ = ["Epochs", "LocalTask", "Prox", "SGDConfig", "SolveStats", "StopRule", "Task", "UntilStationary"]
@@ -111,7 +101,11 @@ class Task(Protocol):
 
 @dataclass
 class LocalTask:
-    """One client's problem: the mean loss of a client's model on its training data, plus λ/2 of its squared norm."""
+    """One client's problem.
+
+    It is the mean loss of a client's model on its training data, plus λ/2 of its squared norm and λ₀/2 of its personal
+    part's squared distance from the start.
+    """
 
     network: Network
     train: Samples
@@ -127,6 +121,8 @@ class LocalTask:
     """Mean over all clients of the batches in an epoch."""
     lr_factor: float = 1.0
     """Where the learning-rate schedule stands in this round."""
+    v0: Vec = field(default_factory=Vec)
+    """Where the personal parameters started, the centre of their prior."""
     log: list[SolveStats] = field(default_factory=list)
     """What the solver did, call by call."""
 
@@ -166,7 +162,9 @@ class LocalTask:
         if not start:
             return start
         self.network.load(start, fixed or Vec())
-        terms = Objective(self.unit if weight is None else weight, self.decay(start.names), linear, prox)
+        stop = stop or Epochs(self.solver.epochs)
+        weight = self.unit if weight is None else weight
+        terms = Objective(weight, self.decay(start.names), linear, prox, self.prior(start.names))
         descent = SGD(
             self.network,
             self.train if batch is None else batch,
@@ -177,10 +175,12 @@ class LocalTask:
             batch_size=self.solver.batch_size if batch is None else 0,
             stream=self._batches,
             loss=loss,
+            dropout=self.solver.dropout_v or 0.0,
+            held_out=self._held_out(start.names) if batch is None and isinstance(stop, Epochs) else None,
         )
         call = len(self.log)
         with random.seeded_globally(self.network.device, self.seed, "forward", self.client, self.round, call):
-            solved = descent.run(stop or Epochs(self.solver.epochs))
+            solved = descent.run(stop)
         share = 1.0 if batch is None else len(batch) / len(self.train)
         self.log.append(replace(solved, epochs=solved.epochs * share))
         return self.network.read(start.names)
@@ -209,14 +209,34 @@ class LocalTask:
         """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""
         self.network.load(at, fixed or Vec())
         _, gradient = self.network.gradient(at.names, self.train if batch is None else batch)
-        return gradient + l2_gradient(self.decay(at.names), at)
+        gradient = gradient + l2_gradient(self.decay(at.names), at)
+        prior = self.prior(at.names)
+        return gradient if prior is None else prior.added(gradient, at)
 
     def value(self, *parts: Vec) -> float:
         """f_i at a point, on all local data."""
         self.network.load(*parts)
         loss, _ = self.network.gradient((), self.train)
-        return loss + sum(l2_penalty(self.decay(part.names), part) for part in parts)
+        priors = ((prior, part) for part in parts if (prior := self.prior(part.names)) is not None)
+        return (
+            loss
+            + sum(l2_penalty(self.decay(part.names), part) for part in parts)
+            + sum(prior.penalty(part) for prior, part in priors)
+        )
 
     def decay(self, names: Sequence[str]) -> WeightDecay:
         """λ of some parameters."""
         return self.solver.decay(names, self.network.split.personal)
+
+    def prior(self, names: Sequence[str]) -> Prior | None:
+        """The prior of the personal ones among some parameters; None where there is none."""
+        return self.solver.prior(names, self.v0)
+
+    def _held_out(self, names: Sequence[str]) -> Tensor | None:
+        """The positions of the samples that a phase is judged by; the same in all of a client's rounds."""
+        share, count = self.solver.validation_v or 0.0, len(self.train)
+        if count < 2 or not self.solver.stops_early(names, self.network.split.personal):
+            return None
+        stream = random.torch_generator(self.seed, "validation of the personal phase", self.client)
+        judges = min(max(round(share * count), 1), count - 1)
+        return torch.randperm(count, generator=stream)[:judges].sort().values.to(self.train.targets.device)

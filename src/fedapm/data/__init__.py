@@ -16,6 +16,7 @@ from fedapm.data.sets.motionsense import MotionSense
 from fedapm.data.sets.ravdess import RAVDESS
 from fedapm.data.sets.spsw import SPSW
 from fedapm.data.sets.tinyimagenet import TinyImageNet
+from fedapm.errors import FedapmError, did_you_mean
 
 DATA_SETS: Registry[type[DataSet]] = Registry(
     "data set",
@@ -39,9 +40,21 @@ DATA_SETS: Registry[type[DataSet]] = Registry(
 """The data sets by name, built in or added through the entry points ``fedapm.data_sets``."""
 
 
-def data_set(name: str) -> DataSet:
-    """A data set by its name."""
-    return DATA_SETS.find(name)()
+def data_set(name: str, features: str | None = None) -> DataSet:
+    """A data set by its name.
+
+    Args:
+        name: A name in :data:`DATA_SETS`.
+        features: The version with these features in place of the data set's own inputs, if not None.
+    """
+    kind = DATA_SETS.find(name)
+    if features is None:
+        return kind()
+    versions = {version.features_name: version for version in kind.feature_versions()}
+    if features not in versions:
+        hint = did_you_mean(features, [str(known) for known in versions]) if versions else "it has none to choose from."
+        raise FedapmError(f"data.features = {features!r}: {name} has no such features; {hint}")
+    return versions[features]()
 
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,6 +31,10 @@ class Source:
     """The encoder that computes text features."""
     cache: Path | None = None
     """The folder for computed features; ``fedapm-features`` in the root if None."""
+    samples: int | None = None
+    """At most so many samples are used, the same ones in every run; all of them if None."""
+    feature_dim: int | None = None
+    """The number of features that computed ones are reduced to, where a data set can; all of them if None."""
     fetch_weights: bool = False
     """Whether an encoder's weights may be downloaded."""
     progress: ProgressCallback = no_progress
@@ -75,6 +79,33 @@ class Pool(Labels):
     means that it is missing.
     """
 
+    def at(self, positions: np.ndarray[Any, Any]) -> Pool:
+        """The samples at some positions."""
+        chosen = torch.as_tensor(positions)
+        return replace(
+            self,
+            targets=self.targets[chosen],
+            owners=None if self.owners is None else self.owners[positions],
+            inputs=tuple(part[chosen] for part in self.inputs),
+        )
+
+
+def sample_order(name: str, count: int) -> np.ndarray[Any, Any]:
+    """The order in which ``data.samples`` takes the samples of a data set.
+
+    It does not depend on a seed, so that a larger number has all samples of a smaller one, and features that were
+    computed for one experiment serve another.
+    """
+    return numpy_generator(0, "samples", name).permutation(count)
+
+
+def sampled(pool: Pool, samples: int | None, name: str) -> Pool:
+    """A random part of a pool, in the pool's order; the pool itself if it has no more samples than that."""
+    count = len(pool.targets)
+    if samples is None or samples >= count:
+        return pool
+    return pool.at(np.sort(sample_order(name, count)[:samples]))
+
 
 class DataSet(ABC):
     """A data set with a name, and the settings that suit it.
@@ -92,6 +123,18 @@ class DataSet(ABC):
     """Settings for experiments with this data set, by table; a user's settings take precedence."""
     encoders: ClassVar[tuple[str, ...]] = ()
     """The kinds of encoder its features need: image, text, audio. Empty if inputs are used as they are."""
+    features_name: ClassVar[str | None] = None
+    """The value of ``data.features`` that stands for this version of a data set; None if it is the data set itself."""
+
+    @property
+    def full_name(self) -> str:
+        """The name with that of its features, for reports."""
+        return self.name if self.features_name is None else f"{self.name} ({self.features_name})"
+
+    @classmethod
+    def feature_versions(cls) -> tuple[type[DataSet], ...]:
+        """Versions of the data set with features in place of its inputs; ``data.features`` chooses one."""
+        return ()
 
     @abstractmethod
     def read(self, source: Source) -> Pool:
@@ -126,14 +169,16 @@ class DataSet(ABC):
             test_fraction: The share of each client's samples that is held out for testing.
             seed: Fixes the partition and the test split.
         """
-        return federate(self.read(source), rule, test_fraction=test_fraction, seed=seed, name=self.name)
+        pool = sampled(self.read(source), source.samples, self.name)
+        return federate(pool, rule, test_fraction=test_fraction, seed=seed, name=self.full_name)
 
     def index_federation(self, source: Source, rule: PartitionRule, *, test_fraction: float, seed: int) -> Federation:
         """The same clients as :meth:`federation`, with positions in the pool as inputs; no long file is read."""
         labels = self.labels(source)
         positions = torch.arange(len(labels.targets))
         pool = Pool(labels.targets, labels.classes, labels.modalities, labels.owners, (positions,))
-        return federate(pool, rule, test_fraction=test_fraction, seed=seed, name=self.name)
+        pool = sampled(pool, source.samples, self.name)
+        return federate(pool, rule, test_fraction=test_fraction, seed=seed, name=self.full_name)
 
 
 def federate(pool: Pool, rule: PartitionRule, *, test_fraction: float, seed: int, name: str) -> Federation:

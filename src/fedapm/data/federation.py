@@ -159,6 +159,27 @@ class Federation:
         clients = [ClientData(c.id, converted(c.train), converted(c.test)) for c in self.clients]
         return self._with(clients, self.validation)
 
+    def limited(self, train: int | None, test: int | None, seed: int) -> Federation:
+        """A copy in which clients have fewer samples; the others are left aside.
+
+        Training samples do not become test samples or the reverse, so that models trained on different numbers of
+        samples are tested on the same ones.
+
+        Args:
+            train: At most so many training samples a client, in the proportions of its classes; all if None.
+            test: At most so many test samples a client; all if None.
+            seed: Fixes the choice.
+        """
+        clients = [
+            ClientData(
+                c.id,
+                _limited(c.train, train, numpy_generator(seed, "train limit", position)),
+                _limited(c.test, test, numpy_generator(seed, "test limit", position)),
+            )
+            for position, c in enumerate(self.clients)
+        ]
+        return self._with(clients, self.validation)
+
     def for_validation(self, fraction: float, seed: int) -> Federation:
         """A copy for choosing settings: a part of the training data takes the place of the test data.
 
@@ -346,15 +367,30 @@ def split_test(
     if not 0 < fraction < 1:
         raise FedapmError(f"the test fraction must be between 0 and 1, not {fraction}.")
     count = min(max(round(fraction * len(index)), 1), len(index) - 1)
-    shuffled = stream.permutation(index)
-    if stratify:
-        # the rank of each sample within its class, as a share of the class: the lowest shares go to test
-        share = np.empty(len(shuffled))
-        for value in np.unique(labels[shuffled]):
-            members = np.flatnonzero(labels[shuffled] == value)
-            share[members] = (np.arange(len(members)) + 0.5) / len(members)
-        shuffled = shuffled[np.argsort(share, kind="stable")]
+    shuffled = _random_order(index, labels, stratify, stream)
     return np.sort(shuffled[count:]), np.sort(shuffled[:count])
+
+
+def _random_order(
+    index: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], stratify: bool, stream: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    """Samples in random order; stratified, the first ones have the classes in the proportions of all."""
+    shuffled = stream.permutation(index)
+    if not stratify:
+        return shuffled
+    # by the rank of each sample within its class, as a share of the class
+    share = np.empty(len(shuffled))
+    for value in np.unique(labels[shuffled]):
+        members = np.flatnonzero(labels[shuffled] == value)
+        share[members] = (np.arange(len(members)) + 0.5) / len(members)
+    return shuffled[np.argsort(share, kind="stable")]
+
+
+def _limited(samples: Samples, limit: int | None, stream: np.random.Generator) -> Samples:
+    if limit is None or len(samples) <= limit:
+        return samples
+    order = _random_order(np.arange(len(samples)), samples.targets.numpy(), samples.classified, stream)
+    return samples[torch.as_tensor(np.sort(order[:limit]))]
 
 
 def _all_finite(values: Tensor) -> bool:

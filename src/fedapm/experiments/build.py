@@ -42,15 +42,18 @@ def resolve(*layers: Mapping[str, Any]) -> Experiment:
     tables = merged(*layers)
     tables.pop(NETWORK_TABLE, None)
     table = tables.get("data", {})
-    name = table.get("name", DataSettings.name) if isinstance(table, Mapping) else DataSettings.name
-    defaults = merged({"model": {}}, data_set(str(name)).defaults)
+    table = table if isinstance(table, Mapping) else {}
+    name, features = table.get("name", DataSettings.name), table.get("features")
+    defaults = merged({"model": {}}, data_set(str(name), None if features is None else str(features)).defaults)
     model = tables.get("model", {})
     own = defaults["model"].get("name")
-    if isinstance(model, Mapping) and (
-        {"preset", "personal", "shared"} & model.keys() or model.get("name", own) != own
-    ):
+    model = model if isinstance(model, Mapping) else {}
+    another = model.get("name", own) != own
+    if another or {"preset", "personal", "shared"} & model.keys():
         # a user who says what is personal, or takes another network, does not mean the data set's own preset
         defaults["model"].pop("preset", None)
+    if another:
+        defaults["model"].pop("options", None)
     return Experiment.from_tables(merged(defaults, tables))
 
 
@@ -60,6 +63,8 @@ def source(data: DataSettings) -> Source:
         root=data_root(data.root),
         image_encoder=data.image_encoder,
         text_encoder=data.text_encoder,
+        samples=data.samples,
+        feature_dim=data.feature_dim,
         cache=Path(data.cache).expanduser() if data.cache is not None else None,
     )
 
@@ -73,10 +78,18 @@ def data_root(root: str | None) -> Path | None:
 
 def federation(data: DataSettings) -> Federation:
     """The clients and their data."""
-    known = data_set(data.name)
+    known = data_set(data.name, data.features)
     clients = known.federation(source(data), rule(data), test_fraction=data.test_fraction, seed=data.seed)
+    clients = limited(clients, data)
     clients = clients.without(lacking(clients, data)) if data.missing else clients
     return clients.for_validation(data.validation, data.seed) if data.validation else clients
+
+
+def limited(clients: Federation, data: DataSettings) -> Federation:
+    """The clients with as many samples as the settings let them have."""
+    if data.train_limit is None and data.test_limit is None:
+        return clients
+    return clients.limited(data.train_limit, data.test_limit, data.seed)
 
 
 def rule(data: DataSettings) -> PartitionRule:

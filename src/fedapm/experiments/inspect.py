@@ -70,9 +70,10 @@ def inspect(data: DataSettings) -> Inspection:
     Args:
         data: The data set and its partition.
     """
-    federation = data_set(data.name).index_federation(
+    federation = data_set(data.name, data.features).index_federation(
         build.source(data), build.rule(data), test_fraction=data.test_fraction, seed=data.seed
     )
+    federation = build.limited(federation, data)
     classes = federation.class_names or tuple(map(str, range(federation.classes)))
     counts = np.stack(
         [
@@ -84,7 +85,7 @@ def inspect(data: DataSettings) -> Inspection:
     ids = tuple(c.id for c in federation.clients)
     lacking = build.lacking(federation, data) if data.missing else {}
     return Inspection(
-        data.name,
+        data.full_name,
         data.partition,
         ids,
         classes,

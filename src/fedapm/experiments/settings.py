@@ -42,6 +42,14 @@ class DataSettings:
     """A data set that `fedapm list data` names."""
     root: str | None = None
     """Folder with the data set's published files, for those that are not bundled."""
+    features: str | None = None
+    """Features in place of the data set's own inputs: `statistics` for motionsense and spsw, `efficientnet-lite0` for
+    cifar10. They change the network and other defaults."""
+    feature_dim: PositiveInt | None = None
+    """The number of features that an encoder's are reduced to by principal components."""
+    samples: PositiveInt | None = None
+    """At most so many samples are used, drawn before they are assigned to clients; a larger number has all samples of a
+    smaller one, whatever the seed."""
     partition: Literal["dirichlet", "natural", "quantity", "shards", "iid", "overlapping"] = "dirichlet"
     """How samples are assigned to clients. `dirichlet`: label skew. `natural`: each sample to its owner. `quantity`:
     size skew. `shards`: a few classes each. `iid`: evenly. `overlapping`: each client draws from all samples, so that
@@ -56,6 +64,10 @@ class DataSettings:
     """Shards: how many each client gets."""
     test_fraction: float = 0.2
     """Share of each client's samples that is kept for testing."""
+    train_limit: PositiveInt | None = None
+    """At most so many training samples a client, drawn in the proportions of its classes; the rest is left aside."""
+    test_limit: PositiveInt | None = None
+    """At most so many test samples a client; the rest is left aside."""
     validation: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Share of each client's training samples that it is judged by instead of its test samples, which are then left
     aside; 0 judges by the test samples. For choosing settings."""
@@ -72,6 +84,11 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self, "data")
+
+    @property
+    def full_name(self) -> str:
+        """The data set's name with that of its features, for reports."""
+        return self.name if self.features is None else f"{self.name} ({self.features})"
 
 
 @dataclass(frozen=True)

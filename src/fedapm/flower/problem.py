@@ -107,7 +107,7 @@ class NodeProblem(Problem):
         loss: Loss | None = None,
         device: str | None = None,
     ) -> None:
-        alone = Federation([data], experiment.data.name)
+        alone = Federation([data], experiment.data.full_name)
         weighting = Weighting(experiment.engine.weights, experiment.engine.units)
         super().__init__(
             alone,
@@ -142,7 +142,7 @@ def server_problem(
     targets = torch.arange(2) % classes if first.classified else torch.ones(2, *shape, dtype=getattr(torch, dtype))
     placeholder = Samples(inputs, targets)
     clients = [ClientData(client, placeholder, placeholder) for client in summaries]
-    federation = Federation(clients, experiment.data.name, class_names=list(map(str, range(classes))))
+    federation = Federation(clients, experiment.data.full_name, class_names=list(map(str, range(classes))))
     problem = build.problem(experiment, federation, model or network(experiment, classes, first.shapes), loss)
     if problem.per_client:
         raise FedapmError(

@@ -14,6 +14,7 @@ from fedapm.models.cnn import CNN
 from fedapm.models.digits import DigitsNet
 from fedapm.models.har import HARClassifier
 from fedapm.models.image_text import ImageTextClassifier
+from fedapm.models.mlp import MLP
 from fedapm.models.mm_action import MMActionClassifier
 from fedapm.models.resnet import ResNet18
 
@@ -27,6 +28,7 @@ MODELS: Registry[type[nn.Module]] = Registry(
         "har": HARClassifier,
         "mm-action": MMActionClassifier,
         "resnet18": ResNet18,
+        "mlp": MLP,
     },
 )
 """The networks by name, built in or added through the entry points ``fedapm.models``."""
@@ -86,6 +88,7 @@ def _arguments_for(name: str, network: type[nn.Module], shapes: Sequence[Sequenc
 
 __all__ = [
     "CNN",
+    "MLP",
     "MODELS",
     "DigitsNet",
     "HARClassifier",

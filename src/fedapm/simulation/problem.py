@@ -132,6 +132,7 @@ class Problem:
             unit=self.unit,
             mean_batches=self.mean_batches,
             lr_factor=self.solver.schedule(max(round - 1, 0), self.rounds),
+            v0=self.start(client).v0,
         )
 
     def _start(self, client: int) -> Start:

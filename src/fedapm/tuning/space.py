@@ -112,6 +112,7 @@ def current_value(d: Dimension, tables: Mapping[str, Any]) -> Value | None:
     other = get_setting(tables, d.fallback) if d.fallback is not None else None
     value = get_setting(tables, d.setting)
     value = other if value is None else value
+    value = d.unset if value is None else value
     if d.ratio and isinstance(value, int | float) and isinstance(other, int | float) and other:
         return value / other
     return None if d.ratio or not isinstance(value, Value) else value

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedapm.core.algorithm import Algorithm
-from fedapm.core.search_space import Choices, Dimension, FloatRange, SearchSpace, Units, choices, log_range
+from fedapm.core.search_space import (
+    PERSONAL_SPACE,
+    Choices,
+    Dimension,
+    FloatRange,
+    SearchSpace,
+    Units,
+    choices,
+    log_range,
+)
 from fedapm.tuning.units import scaled, unit_powers
 
 SPACES: dict[str, Units] = {"wide": "client", "paper": "paper", "client": "client"}
@@ -37,7 +46,7 @@ def named_space(name: str, method: type[Algorithm], m: int) -> SearchSpace:
         m: The number of clients, on which the values of a grid depend where they are converted to other units.
     """
     if name == "wide":
-        return COMMON_SPACE + method.search_space
+        return COMMON_SPACE + (PERSONAL_SPACE if method.scope != "whole" else ()) + method.search_space
     units = SPACES[name]
     grid = ((PAPER_LR, "paper"), *((d, method.grid_units) for d in method.search_grid))
     powers = unit_powers(method)

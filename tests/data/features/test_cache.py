@@ -91,6 +91,45 @@ def test_what_is_prepared_is_loaded_in_order(values: list[int], shard: int) -> N
 
 
 @few
+@given(small=st.integers(1, 20), large=st.integers(1, 20), shard=st.integers(1, 7))
+def test_the_first_of_a_long_list_are_extended_and_served_by_more(small: int, large: int, shard: int) -> None:
+    small, large = sorted((small, large))
+    numbers = Numbers(range(large))
+
+    def prepare_first(folder: Path, count: int) -> None:
+        numbers.computed.clear()
+        items = numbers.items[:count]
+        prepare(folder, items, SETTINGS, numbers.encode, what="n", progress=no_progress, shard=shard, prefix=True)
+
+    def first(folder: Path, count: int) -> list[int]:
+        made = load(folder, numbers.items[:count], SETTINGS, what="n", advice=HINT, prefix=True)
+        return made["value"].tolist()
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare_first(folder, small)
+        prepare_first(folder, large)
+        done = small if small == large else small - small % shard
+        assert [k for part in numbers.computed for k in part] == list(range(done, large)), "whole shards are kept"
+        assert complete(folder, numbers.items[:small], SETTINGS, prefix=True)
+        assert first(folder, small) == list(range(small))
+        prepare_first(folder, small)
+        assert numbers.computed == []
+        assert first(folder, large) == list(range(large)), "nothing was thrown away"
+
+
+def test_damage_behind_the_first_of_a_long_list_is_repaired(tmp_path: Path) -> None:
+    numbers = Numbers(range(12))
+    home = numbers.prepare(tmp_path)
+    shards(home)[0].write_bytes(b"damaged")
+    numbers.computed.clear()
+    first = numbers.items[:6]
+    prepare(tmp_path, first, SETTINGS, numbers.encode, what="n", progress=no_progress, shard=4, prefix=True)
+    assert numbers.computed == [[0, 1, 2, 3], [4, 5]]
+    assert load(tmp_path, first, SETTINGS, what="n", advice=HINT, prefix=True)["value"].tolist() == list(range(6))
+
+
+@few
 @given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=20), shard=st.integers(1, 6))
 def test_shards_of_different_lengths_are_padded_with_zeros(lengths: list[int], shard: int) -> None:
     items = [text_item(str(k), str(length)) for k, length in enumerate(lengths)]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedapm.data import DataSet, Natural, Pool, Source
+from fedapm.data import DataSet, Natural, Pool, Source, data_set
 from fedapm.data.sets import motionsense as ms
 from fedapm.data.sets import spsw as sw
 from fedapm.data.sets.motionsense import MotionSense
@@ -253,6 +253,33 @@ def test_spsw_that_is_not_there_or_oddly_named(tmp_path: Path) -> None:
         read(SPSW(), tmp_path)
 
 
+STATISTICS = [
+    (MotionSense(), device_motion, MotionSense.windows_file, ms.CLASSES),
+    (SPSW(), phones_and_watches, SPSW.windows_file, sw.CLASSES),
+]
+
+
+@pytest.mark.parametrize(("known", "publish", "name", "classes"), STATISTICS, ids=["motionsense", "spsw"])
+def test_statistics_are_those_of_the_windows_however_they_are_published(
+    tmp_path: Path, known: DataSet, publish: Any, name: str, classes: tuple[str, ...]
+) -> None:
+    publish(tmp_path / "published")
+    (tmp_path / "cut").mkdir()
+    np.savez(tmp_path / "cut" / name, **windows(classes))
+    version = data_set(known.name, "statistics")
+    for root in (tmp_path / "published", tmp_path / "cut"):
+        raw, pool = read(known, root), read(version, root)
+        signals = torch.cat(raw.inputs[:2], dim=1)
+        assert pool.inputs[0].shape == (len(raw.targets), 54)
+        assert pool.inputs[0].dtype == torch.float32
+        means = pool.inputs[0].view(-1, 6, 9)[:, :, 0]
+        assert torch.allclose(means, signals.mean(-1), atol=1e-5)
+        assert torch.equal(pool.targets, raw.targets)
+        assert pool.owners.tolist() == raw.owners.tolist()
+        assert pool.classes == raw.classes
+        assert not version.federation(Source(root), Natural(minimum=2), test_fraction=0.5, seed=0).has_lengths
+
+
 PREPARED = [(MotionSense(), MotionSense.windows_file, ms.CLASSES), (SPSW(), SPSW.windows_file, sw.CLASSES)]
 both = pytest.mark.parametrize(("known", "name", "classes"), PREPARED, ids=["motionsense", "spsw"])
 
@@ -401,6 +428,15 @@ def test_the_real_motionsense(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert [c.id for c in federation.clients] == [f"{k:02d}" for k in range(1, 25)]
     assert all(c.classes == 6 for c in federation.clients)
     assert sum(len(c.train) + len(c.test) for c in federation.clients) == 10_854
+
+
+@pytest.mark.real_data
+def test_the_statistics_of_the_real_motionsense_are_scaled_well(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The fixed scales suit real signals: no feature is much larger or smaller than the others."""
+    pool = read(data_set("motionsense", "statistics"), unpacked("motionsense", tmp_path_factory))
+    spread = pool.inputs[0].view(-1, 6, 9).std((0, 1))
+    assert pool.inputs[0].shape == (10_854, 54)
+    assert (spread.min() > 0.4, spread.max() < 2, pool.inputs[0].abs().max() < 20) == (True, True, True)
 
 
 @pytest.mark.real_data

@@ -58,6 +58,12 @@ def text_item(key: str, text: str) -> Item:
     return Item(key, text, lambda: _sha256(text))
 
 
+def bytes_item(key: str, content: bytes) -> Item:
+    """Something in memory."""
+    digest = hashlib.sha256(content).hexdigest()
+    return Item(key, digest, lambda: digest)
+
+
 def prepare(
     folder: Path,
     items: Sequence[Item],
@@ -67,6 +73,7 @@ def prepare(
     what: str,
     progress: ProgressCallback,
     shard: int = 256,
+    prefix: bool = False,
 ) -> Path:
     """Compute the features that are missing.
 
@@ -79,6 +86,7 @@ def prepare(
         what: The features' name in messages.
         progress: Called after each shard.
         shard: The number of items in a shard.
+        prefix: Whether the items are the first ones of a longer list; features of more of them are kept and serve.
 
     Returns:
         The folder with the index and the shards.
@@ -88,6 +96,9 @@ def prepare(
     home = _settings_folder(folder, settings)
     with _exclusive(home, what, progress, len(items)):
         remove_leftovers(home)
+        if prefix and _has_more(home, items, settings):
+            progress(what, len(items), len(items))
+            return home
         progress(what, 0, len(items))
         shards: list[dict[str, Any]] = []
         layouts: list[dict[str, Any]] = []
@@ -114,7 +125,7 @@ def prepare(
 
 
 def load(
-    folder: Path, items: Sequence[Item], settings: Mapping[str, Any], *, what: str, advice: str
+    folder: Path, items: Sequence[Item], settings: Mapping[str, Any], *, what: str, advice: str, prefix: bool = False
 ) -> dict[str, Tensor]:
     """Load the features of all items.
 
@@ -124,22 +135,35 @@ def load(
         settings: The settings they were computed with.
         what: The features' name in messages.
         advice: The end of the message if they are missing, damaged or out of date.
+        prefix: Whether features of these items and of more behind them serve as well.
     """
     home = _settings_folder(folder, settings)
-    reason = _mismatch(home, items, settings)
+    reason = _mismatch(home, items, settings, prefix)
     if reason:
         raise FedapmError(f"{what}: {reason}; {advice}")
     try:
-        return _concatenate(home, read_json(home / INDEX))
+        features = _concatenate(home, read_json(home / INDEX))
+        return {name: values[: len(items)] for name, values in features.items()} if prefix else features
     except FedapmError as error:
         raise FedapmError(f"{what}: {str(error).rstrip('.')}; {advice}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
         raise FedapmError(f"{what}: {home / INDEX} is damaged; {advice}") from None
 
 
-def complete(folder: Path, items: Sequence[Item], settings: Mapping[str, Any]) -> bool:
+def complete(folder: Path, items: Sequence[Item], settings: Mapping[str, Any], prefix: bool = False) -> bool:
     """Whether there are features of these items, judged by the index and the file names."""
-    return not _mismatch(_settings_folder(folder, settings), items, settings)
+    return not _mismatch(_settings_folder(folder, settings), items, settings, prefix)
+
+
+def _has_more(home: Path, items: Sequence[Item], settings: Mapping[str, Any]) -> bool:
+    """Whether there are sound features of these items and of others behind them."""
+    if _mismatch(home, items, settings, prefix=True) or not _mismatch(home, items, settings):
+        return False
+    try:
+        _concatenate(home, read_json(home / INDEX))
+    except (FedapmError, KeyError, TypeError, ValueError, AttributeError, RuntimeError):
+        return False
+    return True
 
 
 def _shard(
@@ -218,7 +242,7 @@ def _concatenate(home: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
     return features
 
 
-def _mismatch(home: Path, items: Sequence[Item], settings: Mapping[str, Any]) -> str:
+def _mismatch(home: Path, items: Sequence[Item], settings: Mapping[str, Any], prefix: bool = False) -> str:
     """Why the features of these items cannot be used, judged by the index and the file names; empty if they can."""
     if not (home / INDEX).is_file():
         started = home.is_dir() and any(home.glob(SHARDS))
@@ -235,7 +259,7 @@ def _mismatch(home: Path, items: Sequence[Item], settings: Mapping[str, Any]) ->
         if (key, stamp) != (old_key, old_stamp):
             change = f"{key} has changed" if key == old_key else f"{key} is in the place of {old_key}"
             return f"the features in {home} are out of date ({change})"
-    if len(items) != len(indexed):
+    if len(items) > len(indexed) or (len(items) < len(indexed) and not prefix):
         return f"the features in {home} are out of date ({len(indexed)} samples instead of {len(items)})"
     return f"the features in {home} are incomplete ({missing[0]} is missing)" if missing else ""
 

@@ -48,6 +48,10 @@ class ImageEncoder(ABC):
     """The number of features of an image."""
     settings: ClassVar[Mapping[str, Any]]
     """Everything that determines the features besides the images, for a cache."""
+    size: ClassVar[int] = SIZE
+    """The height and width of an image as the network sees it."""
+    crop: ClassVar[float] = CROP
+    """The side of the central square that it sees, as a share of the shorter side."""
     resample: ClassVar[PILImage.Resampling]
     center: ClassVar[float]
     scale: ClassVar[float]
@@ -75,7 +79,7 @@ class ImageEncoder(ABC):
 
     @abstractmethod
     def features(self, batch: Tensor) -> Tensor:
-        """The features (k, width) of scaled images (k, 3, 224, 224)."""
+        """The features (k, width) of scaled images (k, 3, size, size)."""
 
     def __call__(self, images: Sequence[Image]) -> Tensor:
         """The features of images, in half precision."""
@@ -93,10 +97,10 @@ class ImageEncoder(ABC):
     def view(self, image: Image) -> Image:
         """The central square of an image, scaled to the network's input size."""
         height, width = image.shape[:2]
-        side = CROP * min(height, width)
+        side = self.crop * min(height, width)
         left, top = (width - side) / 2, (height - side) / 2
         full = PILImage.fromarray(np.ascontiguousarray(image))
-        return np.asarray(full.resize((SIZE, SIZE), self.resample, (left, top, left + side, top + side)))
+        return np.asarray(full.resize((self.size, self.size), self.resample, (left, top, left + side, top + side)))
 
     def _block(self, sources: Sequence[T], read: Callable[[T], Image]) -> Tensor:
         readers = ThreadPoolExecutor(cores(), "fedapm-images")
@@ -171,6 +175,14 @@ class EfficientNetLite0(ImageEncoder):
         """The last convolutional layer, averaged over positions."""
         maps: Tensor = self.module.extract_features(batch)
         return maps.mean((2, 3))
+
+
+class SmallImageEncoder(EfficientNetLite0):
+    """The same network for images of a few pixels, which are enlarged whole and to fewer pixels."""
+
+    size = 96
+    crop = 1.0
+    settings = {**EfficientNetLite0.settings, "size": size, "crop": crop}
 
 
 IMAGE_ENCODERS: dict[str, type[ImageEncoder]] = {kind.name: kind for kind in (EfficientNetLite0, MobileNetV2)}

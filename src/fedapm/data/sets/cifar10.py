@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
+from fedapm.data.dataset import DataSet
 from fedapm.data.download import Archive, Origin
 from fedapm.data.sets.cifar import CIFAR, Layout
+from fedapm.data.sets.encoded_images import EncodedImages
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -36,13 +40,22 @@ class CIFAR10(CIFAR):
             ),
         ),
     )
-    defaults = {
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "model": {"name": "cnn", "preset": "output"},
         "solver": {"lr": 0.1, "lr_schedule": "exponential", "lr_decay": 0.96, "weight_decay": 0.001},
         "engine": {"evaluate_every": 5},
     }
 
+    @classmethod
+    def feature_versions(cls) -> tuple[type[DataSet], ...]:
+        """The features of a frozen encoder."""
+        return (CIFAR10Features,)
+
     def class_names(self, folder: Path, layout: Layout) -> tuple[str, ...]:
         """The ten names, which both layouts give in this order."""
         del folder, layout
         return CLASSES
+
+
+class CIFAR10Features(EncodedImages, CIFAR10):
+    """CIFAR-10 through EfficientNet-Lite0: 55,000 images, as 5,000 are used to reduce the features."""

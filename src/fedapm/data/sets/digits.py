@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fedapm.core.random import numpy_generator
-from fedapm.data.dataset import DataSet, Pool, Source
+from fedapm.data.dataset import DataSet, Pool, Source, sample_order
 from fedapm.data.federation import Federation
 from fedapm.data.partition import Natural, Partitioner, PartitionRule
 from fedapm.errors import FedapmError
@@ -51,13 +51,12 @@ class Digits(DataSet):
 
     def federation(self, source: Source, rule: PartitionRule, *, test_fraction: float, seed: int) -> Federation:
         """Distribute the images over sites, as each site scans and codes them."""
-        del source
-        return federation(_check_rule(rule), test_fraction=test_fraction, seed=seed)
+        return federation(_check_rule(rule), test_fraction=test_fraction, seed=seed, samples=source.samples)
 
     def index_federation(self, source: Source, rule: PartitionRule, *, test_fraction: float, seed: int) -> Federation:
         """The same sites with positions instead of images; the classes are the site's codes."""
-        del source
-        return federation(_check_rule(rule), test_fraction=test_fraction, seed=seed, positions=True)
+        check = _check_rule(rule)
+        return federation(check, test_fraction=test_fraction, seed=seed, positions=True, samples=source.samples)
 
 
 def _check_rule(rule: PartitionRule) -> Partitioner:
@@ -87,7 +86,13 @@ def _table() -> np.ndarray[Any, Any]:
 
 
 def federation(
-    partitioner: Partitioner, *, test_fraction: float, seed: int, shift: bool = True, positions: bool = False
+    partitioner: Partitioner,
+    *,
+    test_fraction: float,
+    seed: int,
+    shift: bool = True,
+    positions: bool = False,
+    samples: int | None = None,
 ) -> Federation:
     """Distribute the digits over sites.
 
@@ -97,8 +102,12 @@ def federation(
         seed: Fixes the partition, the sites' scanners and codes, and the test split.
         shift: Whether sites have their own scanners and codes, besides the label skew.
         positions: Whether an input is the image's position instead of the image.
+        samples: At most so many images are used; all of them if None.
     """
     x, y = images()
+    if samples is not None and samples < len(y):
+        chosen = np.sort(sample_order(Digits.name, len(y))[:samples])
+        x, y = x[chosen], y[chosen]
     parts = partitioner(y, numpy_generator(seed, "partition"))
     sites = {}
     for site, index in enumerate(parts):

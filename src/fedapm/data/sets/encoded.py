@@ -30,6 +30,8 @@ class ModalityFeatures:
     """Loads the encoder's weights, so that missing weights are reported before long work begins."""
     shard: int = 256
     """How many items are computed and written at a time."""
+    prefix: bool = False
+    """Whether the items are the first ones of a longer list, of which features of more may be there."""
 
 
 class EncodedSet(DataSet):
@@ -43,7 +45,9 @@ class EncodedSet(DataSet):
         """Compute the missing features of all modalities."""
         modalities = self.features(source)
         for part in modalities:
-            if part.load_encoder is not None and not cache.complete(part.folder, part.items, part.settings):
+            if part.load_encoder is not None and not cache.complete(
+                part.folder, part.items, part.settings, part.prefix
+            ):
                 part.load_encoder()
         for part in modalities:
             cache.prepare(
@@ -54,6 +58,7 @@ class EncodedSet(DataSet):
                 what=part.what,
                 progress=source.progress,
                 shard=part.shard,
+                prefix=part.prefix,
             )
         return source.feature_folder(self.name) if modalities else None
 
@@ -62,7 +67,9 @@ class EncodedSet(DataSet):
         advice = f"run: {self._prepare_command(source)}"
         tensors: dict[str, Tensor] = {}
         for part in self.features(source):
-            tensors |= cache.load(part.folder, part.items, part.settings, what=part.what, advice=advice)
+            tensors |= cache.load(
+                part.folder, part.items, part.settings, what=part.what, advice=advice, prefix=part.prefix
+            )
         return tensors
 
     def _prepare_command(self, source: Source) -> str:
@@ -71,4 +78,8 @@ class EncodedSet(DataSet):
             value = getattr(source, setting)
             if value != getattr(Source, setting):
                 command += f" --{setting.replace('_', '-')} {quote(str(value))}"
+        if self.features_name is not None:
+            command += f" --set data.features={self.features_name}"
+        if source.samples is not None:
+            command += f" --set data.samples={source.samples}"
         return command

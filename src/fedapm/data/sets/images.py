@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from fedapm.core.samples import Samples
-from fedapm.data.dataset import DataSet, Pool, Source, federate
+from fedapm.data.dataset import DataSet, Pool, Source, federate, sampled
 from fedapm.data.federation import ClientData, Federation
 from fedapm.data.partition import PartitionRule
 from fedapm.errors import FedapmError
@@ -88,7 +88,9 @@ class ImageSet(DataSet):
         Bytes are distributed and each client's are standardized afterwards: floats take four times the memory, which is
         then needed only once.
         """
-        of_bytes = federate(self.read_images(source), rule, test_fraction=test_fraction, seed=seed, name=self.name)
+        pool = sampled(self.read_images(source), source.samples, self.name)
+        of_bytes = federate(pool, rule, test_fraction=test_fraction, seed=seed, name=self.name)
+        del pool
         names, modalities = of_bytes.class_names, of_bytes.modalities
         remaining, clients = of_bytes.clients[::-1], []
         del of_bytes

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedapm.data.dataset import DataSet
 from fedapm.data.download import Archive, Origin
 from fedapm.data.sets.sensors import Recording, Scale, SensorSet, Windows, cut_windows, read_table
+from fedapm.data.sets.window_statistics import WindowStatistics
 from fedapm.errors import FedapmError
 
 FOLDER = "A_DeviceMotion_data"
@@ -44,6 +46,11 @@ class MotionSense(SensorSet):
         ),
         by_hand=f"unpack data/A_DeviceMotion_data.zip so that {FOLDER} is in the data root",
     )
+
+    @classmethod
+    def feature_versions(cls) -> tuple[type[DataSet], ...]:
+        """Statistics of the windows."""
+        return (MotionSenseStatistics,)
 
     def locate(self, root: Path) -> Path | None:
         """The folder of activities in a data root, or the root itself."""
@@ -89,3 +96,7 @@ class MotionSense(SensorSet):
         signals = (table[OWN].to_numpy() + table[GRAVITY].to_numpy(), table[TURN].to_numpy())
         acc, gyro = (cut_windows(signal.T).astype(np.float32) for signal in signals)
         return Windows.of_recording(acc, gyro, recording.target, recording.owner)
+
+
+class MotionSenseStatistics(WindowStatistics, MotionSense):
+    """MotionSense with 54 statistics of each window."""

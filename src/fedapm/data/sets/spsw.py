@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedapm.data.dataset import DataSet
 from fedapm.data.download import Archive, Origin
 from fedapm.data.sets.sensors import Recording, Scale, SensorSet, Windows, cut_windows, read_table
+from fedapm.data.sets.window_statistics import WindowStatistics
 from fedapm.errors import FedapmError
 
 REPOSITORY = "sp-sw-har-dataset"
@@ -48,6 +50,11 @@ class SPSW(SensorSet):
         by_hand=f"clone or unpack https://github.com/GeoTecINIT/{REPOSITORY} in the data root",
     )
 
+    @classmethod
+    def feature_versions(cls) -> tuple[type[DataSet], ...]:
+        """Statistics of the windows."""
+        return (SPSWStatistics,)
+
     def locate(self, root: Path) -> Path | None:
         """The folder of persons in a data root, or the root itself."""
         for folder in (*sorted(root.glob(f"*{REPOSITORY}*/DATA/")), root / "DATA", root):
@@ -83,3 +90,7 @@ class SPSW(SensorSet):
         single = (labels == labels[:, :1]).all(1)
         acc, gyro = (cut_windows(table[list(axes)].to_numpy().T)[single].astype(np.float32) for axes in (ACC, GYRO))
         return Windows(acc, gyro, labels[single, 0], np.full(len(acc), recording.owner))
+
+
+class SPSWStatistics(WindowStatistics, SPSW):
+    """SPSW with 54 statistics of each window."""

@@ -13,13 +13,15 @@ from torch.nn.utils.rnn import pad_sequence
 from fedapm.core import random
 from fedapm.core.batched import BatchedVec, NotBatchable, PerClient
 from fedapm.core.network import Loss, Network
+from fedapm.core.objective import Objective, Prox
 from fedapm.core.samples import Samples
-from fedapm.core.solver import Epochs, Objective, Prox, SGDConfig, SolveStats, StopRule, sgd_step
+from fedapm.core.solver import Epochs, SGDConfig, SolveStats, StopRule, sgd_step
 from fedapm.core.vec import Vec
 from fedapm.simulation.batched.losses import losses
 from fedapm.simulation.batched.network import BatchedNetwork
 from fedapm.simulation.problem import Problem
 
+DROPOUT_DRAWS = "the draws of the dropout in front of personal layers (solver.dropout_v) belong to one client each"
 WIDEST = 4
 """How many times the numbers of a sample its kept features may have."""
 
@@ -49,6 +51,7 @@ class BatchedTask:
         self.network: Network = problem.network(clients[0])
         self.solver: SGDConfig = problem.solver
         self.unit, self._mean_batches = problem.unit, problem.mean_batches
+        self.v0 = problem.start(clients[0]).v0
         self.seed = problem.seed
         self.lr_factor = problem.solver.schedule(max(round - 1, 0), problem.rounds)
         alphas = [problem.alphas[k] for k in clients]
@@ -91,7 +94,12 @@ class BatchedTask:
         stop = stop or Epochs(self.solver.epochs)
         if not isinstance(stop, Epochs):
             raise NotBatchable("the ξ-rule lets every client stop at a time of its own")
-        terms = Objective(self.unit if weight is None else weight, self._decay(start.names), linear, prox)
+        if batch is None and self.solver.stops_early(start.names, self.network.split.personal):
+            raise NotBatchable("early stopping (solver.validation_v) lets every client stop at a time of its own")
+        if self.solver.dropout_v and self.network.personal_layers(start.names):
+            raise NotBatchable(DROPOUT_DRAWS)
+        prior = self.solver.prior(start.names, self.v0)
+        terms = Objective(self.unit if weight is None else weight, self._decay(start.names), linear, prox, prior)
         descent = _BatchedSGD(self, start, fixed or Vec(), terms, self.step_size(lr), loss or self.network.loss)
         self.network.module.train()
         counted: list[tuple[Batch, Tensor]] = []
@@ -149,7 +157,9 @@ class BatchedTask:
         descent = _BatchedSGD(self, at, fixed or Vec(), Objective(1.0), 0.0, self.network.loss)
         self.network.module.eval()
         grads, _ = descent.gradient(batch)
-        return BatchedVec(dict(zip(at.names, grads, strict=True))) + self._decay(at.names) * at
+        gradient = BatchedVec(dict(zip(at.names, grads, strict=True))) + self._decay(at.names) * at
+        prior = self.solver.prior(at.names, self.v0)
+        return gradient if prior is None else prior.added(gradient, at)
 
     def _decay(self, names: Sequence[str]) -> float:
         decay = self.solver.decay(names, self.network.split.personal)
@@ -260,6 +270,8 @@ def _own(tensor: Tensor, batched: bool, count: int) -> Tensor:
 
 
 def _first_clients(factor: Any, count: int) -> Any:
+    if isinstance(factor, list):
+        return [_first_clients(one, count) for one in factor]
     return PerClient(factor.values[:count]) if isinstance(factor, PerClient) else factor
 
 

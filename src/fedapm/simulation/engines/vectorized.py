@@ -24,7 +24,7 @@ from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec, total
 from fedapm.simulation.batched.evaluate import can_evaluate, evaluate
 from fedapm.simulation.batched.network import batched_network
-from fedapm.simulation.batched.task import BatchedTask
+from fedapm.simulation.batched.task import DROPOUT_DRAWS, BatchedTask
 from fedapm.simulation.engines.base import DriftingResult
 from fedapm.simulation.engines.sequential import SequentialEngine, evaluate_client, train_client
 from fedapm.simulation.problem import Problem
@@ -249,7 +249,10 @@ def unable(problem: Problem) -> str | None:
         return "clients have networks of their own"
     for name in problem.start(0).buffers:
         return f"the buffer {name} belongs to one client each"
-    for name, part in problem.network(0).module.named_modules():
+    network = problem.network(0)
+    if problem.solver.dropout_v and network.personal_layers(network.split.personal):
+        return DROPOUT_DRAWS
+    for name, part in network.module.named_modules():
         if isinstance(part, _DropoutNd) and part.p > 0:
             return f"the draws of {name} ({type(part).__name__}) belong to one client each"
         if isinstance(part, nn.RNNBase) and part.dropout > 0:
