@@ -25,6 +25,7 @@ class FedAPM(Algorithm):
     name = "fedapm"
     label = "FedAPM"
     cumulative = ("dz",)
+    personal_field = "v"
     personal = "v_i; also kept: the copy u_i, the dual π_i and ξ_i"
     sends = "the change of z_i = u_i + π_i/ρ, shared part only"
     evaluates = "u_i with v_i (or ū with v_i)"
@@ -100,6 +101,12 @@ class FedAPM(Algorithm):
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """U = (1/m)·Σ z_i over all clients, kept up to date by the changes of those selected."""
         return state.replace(u=state.u + total["dz"] / m)
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """v_i ← argmin α_i f_i(v, ū) + σ/2·‖v − v_i‖². The model is then (ū, v_i), as v_i was solved at ū."""
+        prox, stop = Prox(self.sigma, state.v), Epochs(epochs)
+        v = task.minimize(state.v, fixed=broadcast.u, weight=task.alpha, prox=prox, stop=stop, lr=self.lr_v)
+        return state.replace(v=v, u=broadcast.u)
 
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """(u_i or ū, v_i)."""

@@ -122,7 +122,8 @@ def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
 
 def schedule(engine: EngineSettings) -> Schedule:
     """How long, with whom, how often to look."""
-    return Schedule(engine.rounds, Sampling(engine.fraction, engine.count), engine.evaluate_every, engine.stationarity)
+    sampling = Sampling(engine.fraction, engine.count)
+    return Schedule(engine.rounds, sampling, engine.evaluate_every, engine.stationarity, engine.final_personal_epochs)
 
 
 def problem(

@@ -117,6 +117,10 @@ class EngineSettings:
     """Whether every client's model is written when the run is complete."""
     stationarity: bool = False
     """Whether to record how far FedAPM is from a stationary point (a full gradient of every client)."""
+    final_personal_epochs: NonNegativeInt = 0
+    """Epochs of a closing phase: after the last round every client, whether it took part in it or not, continues its
+    personal part at the final shared model, on its own data; 0 leaves it out. Methods without a personal part have
+    none."""
     weights: Literal["uniform", "samples"] = "uniform"
     """α_i: every client the same, or by its number of samples."""
     units: Literal["client", "paper"] = "client"

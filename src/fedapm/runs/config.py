@@ -25,6 +25,9 @@ MAY_CHANGE_ON_RESUME = {
 RENAMED_VALUES = {"engine.engine": {"vectorised": "vectorized"}, "engine.store": {"mapped": "disk"}}
 """Values that have another name now; the old ones go on working."""
 
+ADDED = {"engine.final_personal_epochs": 0, "data.unseen": 0.0}
+"""Settings that folders of earlier versions do not have, and what they were run with."""
+
 
 def write_config(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write the settings of a run."""
@@ -55,7 +58,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _value(tables: Mapping[str, Any], table: str, key: str) -> Any:
-    return present_value(f"{table}.{key}", tables.get(table, {}).get(key))
+    setting = f"{table}.{key}"
+    return present_value(setting, tables.get(table, {}).get(key, ADDED.get(setting)))
 
 
 def present_value(setting: str, value: Any) -> Any:

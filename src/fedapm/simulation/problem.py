@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -130,6 +130,14 @@ class Problem:
             unit=self.unit,
             lr_factor=self.solver.schedule(max(round - 1, 0), self.rounds),
         )
+
+    def personal_task(self, client: int, round: int) -> LocalTask:
+        """A client's local problem in a personal phase after a round.
+
+        It has the random streams of the round that would follow. Its step sizes are those before any schedule: one that
+        has come to its end would leave nothing to do.
+        """
+        return replace(self.task(client, round + 1), lr_factor=1.0)
 
     def _start(self, client: int) -> Start:
         if client not in self._starts:
