@@ -43,6 +43,7 @@ def train(
     metrics: Sequence[Metric | Callable[..., Any]] = (),
     callbacks: Sequence[Callback] = (),
     validation: float | None = None,
+    unseen: float | Sequence[int | str] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -92,6 +93,8 @@ def train(
             [Metric][fedapm.Metric] objects. They stand beside the built-in ones in records, history and reports.
         callbacks: What follows the run, such as [EarlyStopping][fedapm.EarlyStopping].
         validation: The share of each client's training data that models are evaluated on instead of the test data.
+        unseen: Clients that do not take part: their share, or their ids. At the end of the run each gets a personal
+            part of its own, and `Result.unseen` has its scores before and after.
         out: A folder to write the run to as it goes.
         resume: Whether to continue the run in ``out``, if there is one.
         progress: Whether to show a progress bar.
@@ -137,7 +140,8 @@ def train(
     split: dict[str, Any] = {k: v for k, v in patterns.items() if v}
     clients = None if isinstance(data, str) else data
     if isinstance(data, str):
-        source = {"name": data} | ({"validation": validation} if validation is not None else {})
+        source: dict[str, Any] = {"name": data} | ({"validation": validation} if validation is not None else {})
+        source |= {"unseen": unseen if isinstance(unseen, float) else list(unseen)} if unseen else {}
         network = split if model is None else {"name": "own"} | split
         tables = {"data": source, "model": network, "solver": solver_table, "engine": engine_table}
         experiment = replace(build.resolve(tables), algorithm=instance)
@@ -152,6 +156,8 @@ def train(
         )
         if validation:
             clients = data.for_validation(validation, DataSettings.seed)
+        if unseen:
+            clients = (clients or data).hold_out(unseen, DataSettings.seed)
     spec = build.plan(experiment, clients, model, loss, metrics=_metrics(metrics))
     return execute(
         spec,

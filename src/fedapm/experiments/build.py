@@ -76,7 +76,8 @@ def federation(data: DataSettings) -> Federation:
     known = data_set(data.name)
     clients = known.federation(source(data), rule(data), test_fraction=data.test_fraction, seed=data.seed)
     clients = clients.without(lacking(clients, data)) if data.missing else clients
-    return clients.for_validation(data.validation, data.seed) if data.validation else clients
+    clients = clients.for_validation(data.validation, data.seed) if data.validation else clients
+    return clients.hold_out(data.unseen, data.seed) if data.unseen else clients
 
 
 def rule(data: DataSettings) -> PartitionRule:
@@ -163,6 +164,8 @@ def plan(
         settings["data"] = {"name": clients.name}
         if clients.validation:
             settings["data"]["validation"] = clients.validation
+        if clients.unseen:
+            settings["data"]["unseen"] = [client.id for client in clients.unseen]
     clients = clients or federation(experiment.data)
     network = model or _network(experiment, clients)
     run_problem = problem(experiment, clients, network, loss, experiment.engine.device, metrics)

@@ -60,7 +60,10 @@ class DataSettings:
     """Share of each client's training samples that it is judged by instead of its test samples, which are then left
     aside; 0 judges by the test samples. For choosing settings."""
     seed: int = 0
-    """Decides the partition, the test split and who lacks what, apart from the run's own seed."""
+    """Decides the partition, the test split, who lacks what and who is held out, apart from the run's own seed."""
+    unseen: float | list[str | int] = 0.0
+    """Clients that do not take part: their share, drawn by the seed, or their ids. At the end of a run each gets a
+    personal part of its own and is scored before and after."""
     missing: dict[str, float | list[str | int]] = field(default_factory=dict)
     """Modalities that some clients lack: for each its share of clients, drawn by the seed, or the ids of clients."""
     image_encoder: str = "efficientnet-lite0"

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_json, write_atomic, write_json
-from fedapm.runs.layout import CONFIG, INFO, ROUNDS
+from fedapm.runs.layout import CONFIG, INFO, ROUNDS, UNSEEN
 
 
 class JsonLines:
@@ -93,6 +93,12 @@ class Run:
     def evaluated(self) -> list[dict[str, Any]]:
         """The rounds in which models were evaluated."""
         return [row for row in self.rounds if row.get("evaluations")]
+
+
+def unseen_clients(run: Run) -> list[dict[str, Any]]:
+    """The clients that a run held out, with their scores before and after; empty where it held none out."""
+    path = run.path / UNSEEN
+    return list(read_json(path).get("clients", [])) if path.is_file() else []
 
 
 def is_run(path: Path) -> bool:

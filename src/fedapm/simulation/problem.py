@@ -82,7 +82,7 @@ class Problem:
         rounds: int = 1,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.federation, self.rule = federation, rule or SplitRule()
+        self.federation, self.model, self.rule = federation, model, rule or SplitRule()
         self.adapt = adapt or (lambda network, split: (network, split))
         self.solver, self.seed, self.rounds = solver or SGDConfig(), seed, rounds
         self.loss = loss or default_loss(federation)
@@ -102,6 +102,23 @@ class Problem:
 
     def __len__(self) -> int:
         return len(self.federation)
+
+    def with_clients(self, federation: Federation) -> Problem:
+        """The same problem for other clients, each of which counts as one of these does on average."""
+        other = Problem(
+            federation,
+            self.model,
+            self.rule,
+            adapt=self.adapt,
+            solver=self.solver,
+            loss=self.loss,
+            metrics=self.metrics,
+            seed=self.seed,
+            rounds=self.rounds,
+            device=self.device,
+        )
+        other.unit, other.alphas = self.unit, [self.unit] * len(federation)
+        return other
 
     def start(self, client: int) -> Start:
         """Where a client starts; made when first asked for."""

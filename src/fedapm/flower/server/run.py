@@ -153,7 +153,10 @@ class Server:
             {"id": client, "train": o.train, "test": o.test, "classes": o.different}
             for client, o in ledger.data_summaries.items()
         ]
-        return RecordWriter(self.out, spec.info() | {"clients": clients})
+        info = spec.info() | {"clients": clients}
+        # the server has placeholders in place of data
+        del info["seen_classes"]
+        return RecordWriter(self.out, info)
 
     def _clear_lines(self) -> None:
         # a run that was killed before its first checkpoint may have left lines behind
