@@ -170,10 +170,12 @@ class _Newcomer:
             if options.validation:
                 few = f"{len(self.fit)} sample{'s are' if len(self.fit) > 1 else ' is'} too few to hold some out"
                 self.notes.append(f"{few}, so it was trained for {epochs} epochs, as in a round.")
-            return self._step(state, epochs), epochs
+            for _ in range(epochs):
+                state = self._epoch(state)
+            return state, epochs
         best, chosen, lowest = state, 0, self._loss(state, self.held_out)
         for epoch in range(1, options.epochs + 1):
-            state = self._step(state, 1)
+            state = self._epoch(state)
             loss = self._loss(state, self.held_out)
             if loss < lowest:
                 best, chosen, lowest = state, epoch, loss
@@ -181,9 +183,9 @@ class _Newcomer:
                 break
         return best, chosen
 
-    def _step(self, state: ClientState, epochs: int) -> ClientState:
+    def _epoch(self, state: ClientState) -> ClientState:
         self.network.load(state.buffers)
-        new = self.algorithm.personalize(self.broadcast, state.state, self.task, epochs)
+        new = self.algorithm.personalize(self.broadcast, state.state, self.task, 1)
         return ClientState(new, self.network.buffers() if state.buffers else state.buffers)
 
     def _corrected(self, state: ClientState) -> tuple[Algorithm, ClientState] | None:

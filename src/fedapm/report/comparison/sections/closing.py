@@ -15,7 +15,7 @@ def section(results: Results) -> Section | None:
     """The section; None where no run had a closing phase."""
     metric = results.main.metric
     rows = []
-    for series in results.series:
+    for series in sorted(results.series, key=lambda series: list(results.by_name).index(series.name)):
         runs = [run for run in series.group.runs if _closing(run) is not None]
         before = {run.seed: score(_before(run, series), metric) for run in runs}
         after = {run.seed: score(series.last(run), metric) for run in runs}

@@ -19,6 +19,7 @@ def section(results: Results) -> Section | None:
     rows = [row for group in results.groups if (row := _row(group, results.main.metric)) is not None]
     if not rows:
         return None
+    rows.sort(key=lambda row: list(results.by_name).index(row["label"]))
     context = {"results": results, "rows": rows, "counts": sorted({count for row in rows for count in row["counts"]})}
     return Section("unseen", "Clients that did not take part", "unseen.html.j2", context, link="New clients")
 
