@@ -87,8 +87,7 @@ class LoadedResult(BaseResult):
         saved = read_latest(self.folder / CHECKPOINTS)
         if saved is None:
             raise FedapmError(f"{self.folder} has no whole checkpoint, which would have its shared model.")
-        state, clients = saved
-        trained = list(clients)
+        state, trained = saved
         experiment = Experiment.from_tables({k: v for k, v in self.settings.items() if k != "data"})
         unit = Weighting(experiment.engine.weights, experiment.engine.units).unit(len(self.clients))
 

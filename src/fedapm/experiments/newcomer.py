@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import cast
+from functools import cached_property
+from typing import Any, cast
 
 import torch
 
@@ -40,9 +41,25 @@ class TrainedRun:
     problem_for: Callable[[Federation], Problem]
     """Makes the run's problem for other clients."""
     trained: Callable[[], Iterable[ClientState]]
-    """The states of the clients that took part, as the last round left them."""
+    """The states of the clients that took part, as the last round left them; asked for once."""
     seen_classes: frozenset[int] | None = None
     """The classes they have; None where that is not known."""
+
+    @cached_property
+    def mean(self) -> tuple[Vec, Vec] | None:
+        """The mean of the trained clients' personal parts, and of those of their buffers that have one.
+
+        None where there is nothing to average: no personal part, no client, or networks of different shapes.
+        """
+        name, means, count = self.algorithm.personal_field, None, 0
+        for state in self.trained() if name is not None else ():
+            moving = [n for n, t in state.buffers.items() if t.is_floating_point()]
+            both = cast(Vec, state.state[cast(str, name)]), state.buffers.only(moving)
+            if means is not None and (_shapes(means[0]), _shapes(means[1])) != (_shapes(both[0]), _shapes(both[1])):
+                return None
+            means = both if means is None else (means[0] + both[0], means[1] + both[1])
+            count += 1
+        return (means[0] / count, means[1] / count) if means is not None else None
 
 
 def personalize_client(run: TrainedRun, data: ClientData, options: Options) -> NewClient:
@@ -63,16 +80,19 @@ class _Newcomer:
         self.run, self.options, self.algorithm = run, options, run.algorithm
         self.broadcast = run.algorithm.broadcast(run.server)
         self.notes: list[str] = []
-        self.client, self.held_out = self._parted(data)
-        self.problem = run.problem_for(Federation([self.client], "new client"))
-        device = self.problem.device
-        self.id, self.network = data.id, self.problem.network(0)
-        self.fit = self.problem.samples(0, "train")
-        self.held_out, self.test = self.held_out.to(device), self.problem.samples(0, "test")
-        self._check(data)
+        if options.correct and not isinstance(run.algorithm, FedAPM):
+            raise FedapmError(
+                f"only FedAPM corrects the shared part for one client; {run.algorithm.label} has no penalty that would "
+                "hold it to the others."
+            )
+        self.problem = run.problem_for(Federation([data], "new client"))
+        self.data, self.network = self.problem.federation[0], self.problem.network(0)
+        self.fit, self.held_out = (part.to(self.problem.device) for part in self._parted())
+        self.test = self.problem.samples(0, "test")
+        self._check()
         # its streams depend on its id alone, not on its place among others
-        stream = key(self.run.seed, "new client", data.id)
-        self.task: LocalTask = replace(self.problem.personal_task(0, run.round), client=stream)
+        stream = key(run.seed, "new client", data.id)
+        self.task: LocalTask = replace(self.problem.personal_task(0, run.round), train=self.fit, client=stream)
 
     def personalized(self) -> NewClient:
         """Start where the loss on its own data is lower, and stop where the loss on what is held out is lowest."""
@@ -93,7 +113,7 @@ class _Newcomer:
         for parameter in module.parameters():
             parameter.requires_grad_(True)
         return NewClient(
-            self.id,
+            self.data.id,
             len(self.fit),
             start,
             epochs,
@@ -105,18 +125,19 @@ class _Newcomer:
             module,
         )
 
-    def _parted(self, data: ClientData) -> tuple[ClientData, Samples]:
-        train, options = data.train, self.options
-        stream = numpy_generator(self.run.seed, "new client", data.id)
+    def _parted(self) -> tuple[Samples, Samples]:
+        """What it is trained on, and what is held out."""
+        train, options = self.data.train, self.options
+        stream = numpy_generator(self.run.seed, "new client", self.data.id)
         if options.samples is not None and options.samples < len(train):
             drawn = stream.permutation(len(train))[: options.samples]
             train = train[torch.as_tensor(drawn)]
         if options.validation and len(train) >= FEWEST:
-            train, held_out = split_samples(train, options.validation, stream)
-            return replace(data, train=train), held_out
-        return replace(data, train=train), train[:0]
+            return split_samples(train, options.validation, stream)
+        return train, train[:0]
 
-    def _check(self, data: ClientData) -> None:
+    def _check(self) -> None:
+        data = self.data
         self._load(self._fresh())
         try:
             outputs = self.network.predict(self.fit[:1])
@@ -133,7 +154,7 @@ class _Newcomer:
         check_classes(data.id, outputs, data.train, data.test)
         if not data.train.classified:
             return
-        classes = sorted(set(self.client.train.targets.tolist()))
+        classes = sorted(set(self.fit.targets.tolist()))
         if len(classes) == 1:
             self.notes.append(f"All its training samples are of class {classes[0]}; its model has seen no other.")
         new = [c for c in classes if seen is not None and c not in seen]
@@ -149,10 +170,12 @@ class _Newcomer:
 
     def _start(self) -> tuple[StartedFrom, ClientState]:
         fresh, name = self._fresh(), self.algorithm.personal_field
-        average = _mean(fresh, self.run.trained(), name) if name is not None else None
-        if average is not None and self._loss(average, self.fit) < self._loss(fresh, self.fit):
-            return "mean", average
-        return "initial", fresh
+        if name is None or self.run.mean is None or _shapes(self.run.mean[0]) != _shapes(fresh.state[name]):
+            return "initial", fresh
+        part, buffers = (vector.to(self.problem.device) for vector in self.run.mean)
+        merged = Vec({n: buffers.get(n, t) for n, t in fresh.buffers.items()})
+        average = ClientState(fresh.state.replace(**{name: part}), merged)
+        return ("mean", average) if self._loss(average, self.fit) < self._loss(fresh, self.fit) else ("initial", fresh)
 
     def _judged(self) -> tuple[JudgedOn, Samples]:
         if len(self.test):
@@ -170,8 +193,12 @@ class _Newcomer:
             if options.validation:
                 few = f"{len(self.fit)} sample{'s are' if len(self.fit) > 1 else ' is'} too few to hold some out"
                 self.notes.append(f"{few}, so it was trained for {epochs} epochs, as in a round.")
+            start = state
             for _ in range(epochs):
                 state = self._epoch(state)
+            if not math.isfinite(self._loss(state, self.fit)):
+                self.notes.append("Its numbers did not stay finite, so it keeps the personal part it started with.")
+                return start, 0
             return state, epochs
         best, chosen, lowest = state, 0, self._loss(state, self.held_out)
         for epoch in range(1, options.epochs + 1):
@@ -190,11 +217,7 @@ class _Newcomer:
 
     def _corrected(self, state: ClientState) -> tuple[Algorithm, ClientState] | None:
         """A copy u_i of its own, as in FedAPM's first step; None where it does not help on what is held out."""
-        if not isinstance(self.algorithm, FedAPM):
-            raise FedapmError(
-                f"only FedAPM corrects the shared part for one client; {self.algorithm.label} has no penalty that "
-                "would hold it to the others."
-            )
+        assert isinstance(self.algorithm, FedAPM)
         alone = replace(self.algorithm, epochs_v=0, evaluate="local")
         self.network.load(state.buffers)
         update = alone.client_update(self.broadcast, state.state, self.task)
@@ -222,25 +245,5 @@ class _Newcomer:
         return {n: s if s is None or math.isfinite(s) else None for n, s in scores.items()}
 
 
-def _mean(fresh: ClientState, trained: Iterable[ClientState], name: str) -> ClientState | None:
-    """The mean of the trained clients' personal parts, in place of where a client starts.
-
-    None where there is nothing to average: no client, or networks of different shapes.
-    """
-    own = cast(Vec, fresh.state[name])
-    moving = [n for n, t in fresh.buffers.items() if t.is_floating_point()]
-    sums: tuple[Vec, Vec] | None = None
-    count = 0
-    for state in trained:
-        part, buffers = cast(Vec, state.state[name]), state.buffers
-        if {n: t.shape for n, t in part.items()} != {n: t.shape for n, t in own.items()}:
-            return None
-        both = part, buffers.only(moving)
-        sums = both if sums is None else (sums[0] + both[0], sums[1] + both[1])
-        count += 1
-    if sums is None or not own:
-        return None
-    device = next(iter(own.values())).device
-    part, means = ((vector / count).to(device) for vector in sums)
-    merged = Vec({n: means[n] if n in moving else t for n, t in fresh.buffers.items()})
-    return ClientState(fresh.state.replace(**{name: part}), merged)
+def _shapes(vector: Any) -> dict[str, tuple[int, ...]]:
+    return {n: tuple(t.shape) for n, t in vector.items()}
