@@ -244,6 +244,8 @@ def type_name(kind: Any) -> str:
         return ", ".join(f'`"{a}"`' for a in arguments)
     if origin is tuple:
         return f"list of {type_name(arguments[0])}s"
+    if origin is list:
+        return "list of " + " or ".join(f"{type_name(a)}s" for a in typing.get_args(arguments[0]) or arguments)
     if origin is dict:
         return "table"
     return {str: "string", int: "integer", float: "number", bool: "true or false"}[kind]

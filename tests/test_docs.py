@@ -72,7 +72,9 @@ def test_the_example_of_a_package_works(tmp_path):
     assert "top2" in outcomes[2].stdout
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how-to/own-data.md", "docs/how-to/split-a-network.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/how-to/own-data.md", "docs/how-to/split-a-network.md", "docs/how-to/new-clients.md"]
+)
 def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = blocks(ROOT / page, "python")

@@ -45,6 +45,8 @@ from fedapm.data import (
 )
 from fedapm.errors import Diverged, FedapmError, Interrupted, StopRun
 from fedapm.experiments.load import LoadedResult, load
+from fedapm.experiments.new_client import NewClient
+from fedapm.experiments.personalize import personalize
 from fedapm.experiments.result import Result
 from fedapm.models import MODELS
 from fedapm.simulation.early_stopping import EarlyStopping
@@ -88,6 +90,7 @@ __all__ = [
     "LpProj",
     "Metric",
     "Natural",
+    "NewClient",
     "Overlapping",
     "PFedMe",
     "Partitioner",
@@ -110,5 +113,6 @@ __all__ = [
     "Vec",
     "__version__",
     "load",
+    "personalize",
     "train",
 ]

@@ -44,6 +44,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     validation: float | None = None,
     features: str | None = None,
+    unseen: float | Sequence[int | str] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -66,6 +67,7 @@ def train(
     checkpoint_every: int | None = None,
     save_models: bool | None = None,
     stationarity: bool | None = None,
+    final_personal_epochs: int | None = None,
     weights: Literal["uniform", "samples"] | None = None,
     units: Literal["client", "paper"] | None = None,
     device: str | None = None,
@@ -96,6 +98,8 @@ def train(
         callbacks: What follows the run, such as [EarlyStopping][fedapm.EarlyStopping].
         validation: The share of each client's training data that models are evaluated on instead of the test data.
         features: Features in place of a named data set's own inputs, such as ``"statistics"`` for motionsense.
+        unseen: Clients that do not take part: their share, or their ids. At the end of the run each gets a personal
+            part of its own, and `Result.unseen` has its scores before and after.
         out: A folder to write the run to as it goes.
         resume: Whether to continue the run in ``out``, if there is one.
         progress: Whether to show a progress bar.
@@ -119,6 +123,8 @@ def train(
         checkpoint_every: Rounds between checkpoints; 0 saves only when the run stops.
         save_models: Whether every client's model is written to ``out`` when the run is complete.
         stationarity: Whether to record how far FedAPM is from a stationary point.
+        final_personal_epochs: Epochs of a closing phase, in which every client continues its personal part at the
+            final shared model; 0 leaves it out.
         weights: α_i: every client the same, or by its number of samples.
         units: Whether hyperparameters are meant for m·α_i·f_i or for α_i·f_i.
         device: Where to compute, such as "cpu" or "cuda".
@@ -143,7 +149,9 @@ def train(
     split: dict[str, Any] = {k: v for k, v in patterns.items() if v}
     clients = None if isinstance(data, str) else data
     if isinstance(data, str):
-        source = {"name": data} | {name: given[name] for name in ("validation", "features") if name in given}
+        source: dict[str, Any] = {"name": data}
+        source |= {name: given[name] for name in ("validation", "features") if name in given}
+        source |= {"unseen": unseen if isinstance(unseen, float) else list(unseen)} if unseen else {}
         network = split if model is None else {"name": "own"} | split
         tables = {"data": source, "model": network, "solver": solver_table, "engine": engine_table}
         experiment = replace(build.resolve(tables), algorithm=instance)
@@ -160,6 +168,8 @@ def train(
         )
         if validation:
             clients = data.for_validation(validation, DataSettings.seed)
+        if unseen:
+            clients = (clients or data).hold_out(unseen, DataSettings.seed)
     spec = build.plan(experiment, clients, model, loss, metrics=_metrics(metrics))
     return execute(
         spec,

@@ -24,6 +24,7 @@ class Ditto(Averaging):
     label = "Ditto"
     scope = "whole"
     views = ("P", "G")
+    personal_field = "v"
     personal = "a whole model v_i"
     sends = "the change of w_i, whole model"
     evaluates = "P: v_i; G: the global w"
@@ -47,6 +48,10 @@ class Ditto(Averaging):
         u = task.minimize(broadcast.u)
         v = task.minimize(state.v, prox=Prox(self.lam, broadcast.u), stop=stop_v)
         return ClientUpdate(self.upload(u, broadcast.u, task), state.replace(v=v), u)
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """v_i ← argmin f_i(v_i) + λ/2·‖v_i − w‖²."""
+        return state.replace(v=task.minimize(state.v, prox=Prox(self.lam, broadcast.u), stop=Epochs(epochs)))
 
     def client_model(self, broadcast: State, state: State, view: str = "P") -> tuple[Vec, Vec]:
         """P: the client's v_i. G: the server's w."""

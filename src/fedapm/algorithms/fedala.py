@@ -16,7 +16,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.search_space import choices, int_range, log_range
-from fedapm.core.task import Task
+from fedapm.core.task import Epochs, StopRule, Task
 from fedapm.core.vec import Vec
 
 
@@ -27,6 +27,7 @@ class FedALA(Averaging):
     name = "fedala"
     label = "FedALA"
     scope = "whole"
+    personal_field = "theta"
     personal = "a whole model Θ_i; also kept: the weights W_i"
     sends = "the change of the whole model"
     evaluates = "Θ_i"
@@ -56,12 +57,21 @@ class FedALA(Averaging):
 
     def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """Aggregate adaptively, then train the whole model."""
+        new = self.train(broadcast, state, task)
+        return ClientUpdate(self.upload(new.theta, broadcast.u, task), new, new.theta)
+
+    def train(self, broadcast: State, state: State, task: Task, stop: StopRule | None = None) -> State:
+        """Θ_i ← SGD on f_i from Θ̂_i."""
         top = self.top(broadcast.u)
         mine, below = state.theta.only(top), broadcast.u.without(top)
         gap = broadcast.u.only(top) - mine
         w = self.weights(state, mine, gap, below, task)
-        u = task.minimize((below | (mine + gap.times(w))).only(broadcast.u))
-        return ClientUpdate(self.upload(u, broadcast.u, task), State(theta=u, w=w, learnt=1.0), u)
+        theta = task.minimize((below | (mine + gap.times(w))).only(broadcast.u), stop=stop)
+        return State(theta=theta, w=w, learnt=1.0)
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """The client's own step, of which nothing is sent: aggregate adaptively, then train."""
+        return self.train(broadcast, state, task, Epochs(epochs))
 
     def weights(self, state: State, mine: Vec, gap: Vec, below: Vec, task: Task) -> Vec:
         """W_i, learnt by projected gradient steps on a random part of the local data."""

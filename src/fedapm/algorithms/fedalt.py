@@ -22,6 +22,7 @@ class FedAlt(Averaging):
 
     name = "fedalt"
     label = "FedAlt"
+    personal_field = "v"
     personal = "v_i"
     sends = "the change of the shared part"
     evaluates = "ū with v_i"
@@ -44,6 +45,10 @@ class FedAlt(Averaging):
         v = task.minimize(state.v, fixed=broadcast.u, lr=self.lr_v, stop=stop_v)
         u = task.minimize(broadcast.u, fixed=v)
         return ClientUpdate(self.upload(u, broadcast.u, task), state.replace(v=v), u)
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """v_i ← SGD on f_i(·, ū)."""
+        return state.replace(v=task.minimize(state.v, fixed=broadcast.u, lr=self.lr_v, stop=Epochs(epochs)))
 
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The shared model with the client's own part."""

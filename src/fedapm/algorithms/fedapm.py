@@ -28,6 +28,7 @@ class FedAPM(Consensus):
 
     name = "fedapm"
     label = "FedAPM"
+    personal_field = "v"
     personal = "v_i; also kept: the copy u_i, the dual π_i and ξ_i"
     sends = "ρ(u_i − ū), the change of π_i, shared part only"
     evaluates = "ū with v_i (or u_i with v_i)"
@@ -88,6 +89,12 @@ class FedAPM(Consensus):
     def proximity(self, task: Task) -> float:
         """σ in this round."""
         return KAPPA_V / task.path_length(self.lr_v, self.epochs_v) if isinstance(self.sigma, str) else self.sigma
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """v_i ← argmin α_i f_i(v, ū) + σ/2·‖v − v_i‖². The model is then (ū, v_i), as v_i was solved at ū."""
+        prox, stop = Prox(self.proximity(task), state.v), Epochs(epochs)
+        v = task.minimize(state.v, fixed=broadcast.u, weight=task.alpha, prox=prox, stop=stop, lr=self.lr_v)
+        return state.replace(v=v, u=broadcast.u)
 
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """(u_i or ū, v_i)."""

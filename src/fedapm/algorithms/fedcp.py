@@ -18,7 +18,7 @@ from fedapm.algorithms.heads import Conditional, require_classes
 from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.search_space import choices, log_range
 from fedapm.core.split import Split
-from fedapm.core.task import Task
+from fedapm.core.task import Epochs, Task
 from fedapm.core.vec import Vec
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
@@ -30,6 +30,7 @@ class FedCP(Averaging):
 
     name = "fedcp"
     label = "FedCP"
+    personal_field = "p"
     personal = "an added head p_i"
     sends = "the change of trunk, policy and global head"
     evaluates = "trunk, policy, global head and p_i"
@@ -74,6 +75,12 @@ class FedCP(Averaging):
         """Cross-entropy plus λ·MMD²."""
         scores, features, anchored = outputs
         return cross_entropy(scores, targets) + self.lam * discrepancy(features, anchored)
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """p_i ← SGD on f_i; trunk, policy and h are fixed, so that the features are the global ones."""
+        require_classes(task, self.label)
+        fixed = broadcast.u | self.anchor(broadcast.u)
+        return state.replace(p=task.minimize(state.p, fixed=fixed, loss=self.loss, stop=Epochs(epochs)))
 
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The shared trunk, policy and head with the client's head."""

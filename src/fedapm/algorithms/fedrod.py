@@ -15,7 +15,7 @@ from fedapm.algorithms.averaging import Averaging
 from fedapm.algorithms.heads import TwoHeads, require_classes
 from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.split import Split
-from fedapm.core.task import Task
+from fedapm.core.task import Epochs, Task
 from fedapm.core.vec import Vec
 
 
@@ -25,6 +25,7 @@ class FedRoD(Averaging):
 
     name = "fedrod"
     label = "FedRoD"
+    personal_field = "p"
     personal = "an added head p_i"
     sends = "the change of trunk and generic head"
     evaluates = "trunk, generic head and p_i"
@@ -50,6 +51,12 @@ class FedRoD(Averaging):
     def loss(self, task: Task) -> BalancedLoss:
         """The two losses, with the class counts of this client."""
         return BalancedLoss(task.train.targets)
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """p_i ← SGD on the loss of h + p_i; trunk and h are fixed."""
+        require_classes(task, self.label)
+        p = task.minimize(state.p, fixed=broadcast.u, loss=self.loss(task), stop=Epochs(epochs))
+        return state.replace(p=p)
 
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The shared network with the client's head beside its own."""

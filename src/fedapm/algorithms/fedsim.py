@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fedapm.algorithms.averaging import Averaging
 from fedapm.core.algorithm import ClientUpdate, State
-from fedapm.core.task import Task
+from fedapm.core.task import Epochs, Task
 from fedapm.core.vec import Vec
 
 
@@ -19,6 +19,7 @@ class FedSim(Averaging):
 
     name = "fedsim"
     label = "FedSim"
+    personal_field = "v"
     personal = "v_i"
     sends = "the change of the shared part"
     evaluates = "ū with v_i"
@@ -33,6 +34,10 @@ class FedSim(Averaging):
         w = task.minimize(broadcast.u | state.v)
         u, v = w.only(broadcast.u), w.only(state.v)
         return ClientUpdate(self.upload(u, broadcast.u, task), state.replace(v=v), u)
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """v_i ← SGD on f_i(·, ū)."""
+        return state.replace(v=task.minimize(state.v, fixed=broadcast.u, stop=Epochs(epochs)))
 
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The shared model with the client's own part."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Upload
-from fedapm.core.task import Task
+from fedapm.core.task import Epochs, Task
 from fedapm.core.vec import Vec
 
 
@@ -17,6 +17,7 @@ class Local(Algorithm):
     label = "Local only"
     scope = "none"
     cumulative = ()
+    personal_field = "v"
     personal = "the whole model"
     sends = "nothing"
     evaluates = "the client's own model"
@@ -41,6 +42,11 @@ class Local(Algorithm):
         """Nothing arrives."""
         del total, m
         return state
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """More of the same."""
+        del broadcast
+        return state.replace(v=task.minimize(state.v, stop=Epochs(epochs)))
 
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The client's own model."""

@@ -58,6 +58,7 @@ class LpProj(Algorithm):
     label = "lp-proj"
     scope = "whole"
     cumulative = ()
+    personal_field = "x"
     personal = "the whole model x_i"
     sends = "the change of P x_i, d_sub numbers"
     evaluates = "x_i"
@@ -87,11 +88,20 @@ class LpProj(Algorithm):
 
     def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """Steps on the loss and on the distance between projections."""
-        x, P = state.x, self.projection(state.x)
-        for batch in task.batches():
-            pull = self.lam * P.lift(P @ x - broadcast.w, like=x)
-            x = task.minimize(x, linear=pull, batch=batch, stop=Epochs(1))
+        P = self.projection(state.x)
+        x = self.descend(state.x, P, broadcast.w, task)
         return ClientUpdate(Upload({"dw": task.alpha * (P @ x - broadcast.w)}, task.alpha), state.replace(x=x), x)
+
+    def descend(self, x: Vec, P: Projection, w: Vec, task: Task, epochs: int | None = None) -> Vec:
+        """SGD on f_i(x) + λ/2·‖P x − w‖²."""
+        for batch in task.batches(epochs):
+            pull = self.lam * P.lift(P @ x - w, like=x)
+            x = task.minimize(x, linear=pull, batch=batch, stop=Epochs(1))
+        return x
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """The same steps on x_i; its projection is not sent."""
+        return state.replace(x=self.descend(state.x, self.projection(state.x), broadcast.w, task, epochs))
 
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The mean projection of those selected."""

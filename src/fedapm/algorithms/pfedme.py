@@ -24,6 +24,7 @@ class PFedMe(Averaging):
     label = "pFedMe"
     scope = "whole"
     views = ("P", "G")
+    personal_field = "theta"
     personal = "a whole model θ_i"
     sends = "the change of w_i, whole model"
     evaluates = "P: θ_i; G: the global w"
@@ -56,6 +57,13 @@ class PFedMe(Averaging):
             theta = task.minimize(theta, prox=Prox(self.lam, w), stop=Epochs(self.k), batch=batch)
             w = w - self.eta * task.lr_factor * self.lam * (w - theta)
         return ClientUpdate(self.upload(w, broadcast.u, task), state.replace(theta=theta), w)
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """θ_i ≈ argmin f_i(θ) + λ/2·‖θ − w‖² by K steps on each batch, from θ_i."""
+        theta = state.theta
+        for batch in task.batches(epochs):
+            theta = task.minimize(theta, prox=Prox(self.lam, broadcast.u), stop=Epochs(self.k), batch=batch)
+        return state.replace(theta=theta)
 
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """(1 − β)w + β·mean w_i, as w plus β times the mean change."""

@@ -14,6 +14,7 @@ from fedapm.core.search_space import SearchSpace, Units
 from fedapm.core.split import Preset, Scope, Split, SplitRule
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec, total
+from fedapm.errors import FedapmError
 
 Value = Vec | float
 
@@ -161,6 +162,8 @@ class Algorithm(ABC):
     cumulative: ClassVar[tuple[str, ...] | None] = None
     """The sums that the server adds up over rounds because they are changes of what clients keep; None: not known.
     What a client has added to them must be taken back before it can start again."""
+    personal_field: ClassVar[str | None] = None
+    """The field of a client's state that :meth:`personalize` solves; None in methods without a personal part."""
     personal: ClassVar[str]
     """What a client keeps to itself, in words; the table of methods in the documentation is made from these three."""
     sends: ClassVar[str]
@@ -246,6 +249,23 @@ class Algorithm(ABC):
             state: What the client keeps.
             view: Which of the method's ``views``.
         """
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """Continue a client's personal part alone, with what is shared fixed; nothing is sent.
+
+        A method that has it names the field it changes in ``personal_field``.
+
+        Args:
+            broadcast: What the server would send now.
+            state: What the client keeps.
+            task: Its loss f_i and the solver for it.
+            epochs: Passes over its data.
+
+        Returns:
+            A state for :meth:`client_model` with the same ``broadcast``. No round starts from it.
+        """
+        del broadcast, state, task, epochs
+        raise FedapmError(f"{self.label} has no personal part.")
 
     def stationarity(self, broadcast: State, state: State, task: Task) -> Stationarity | None:
         """How far a client is from the method's stationary point, where the method defines one."""

@@ -8,8 +8,18 @@ Evaluation = dict[str, Any]
 """One model's scores: for each metric mean, std, worst10 and clients, and under ``per_client`` every client's value."""
 
 
+class Closing(TypedDict):
+    """The closing phase, in which every client continues its personal part after the last round."""
+
+    epochs: int
+    bytes_down: int
+    """What all clients received for it: the last broadcast. It is not in the totals of the round."""
+    before: dict[str, Evaluation] | None
+    """The scores before it; those of the record are the scores after it."""
+
+
 class RoundRecord(TypedDict, total=False):
-    """One round. ``stationarity`` is there only where it was asked for."""
+    """One round. ``stationarity`` is there only where it was asked for, ``closing`` only after a closing phase."""
 
     round: int
     selected: list[int]
@@ -29,3 +39,4 @@ class RoundRecord(TypedDict, total=False):
     stationarity: dict[str, float] | None
     evaluations: dict[str, Evaluation] | None
     """One entry for each of the method's views; None where the round was not evaluated."""
+    closing: Closing

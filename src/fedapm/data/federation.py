@@ -46,6 +46,7 @@ class Federation:
         class_names: The names of the classes, in order.
         modalities: The names of the modalities, in the order of the inputs.
         validation: The share of the training data that is used for testing; 0 if the test data is used.
+        unseen: Clients that do not take part in training and are scored at the end of a run; see :meth:`hold_out`.
 
     Raises:
         FedapmError: There is no client, two have the same id, or one has no training data, negative classes, or NaN.
@@ -59,8 +60,9 @@ class Federation:
         class_names: Sequence[str] = (),
         modalities: Sequence[str] = (),
         validation: float = 0.0,
+        unseen: Iterable[ClientData] = (),
     ) -> None:
-        self.clients = list(clients)
+        self.clients, self.unseen = list(clients), list(unseen)
         self.name = name
         self.class_names = tuple(class_names)
         self.modalities = tuple(modalities)
@@ -69,7 +71,7 @@ class Federation:
         if not self.clients:
             raise FedapmError("a federation needs at least one client.")
         seen: set[str] = set()
-        for client in self.clients:
+        for client in (*self.clients, *self.unseen):
             if client.id in seen:
                 raise FedapmError(f"two clients are called {client.id!r}; give each its own id.")
             seen.add(client.id)
@@ -95,11 +97,19 @@ class Federation:
 
     @property
     def classes(self) -> int:
-        """The number of classes over all clients; 0 for regression."""
-        targets = [t for c in self.clients for t in (c.train.targets, c.test.targets) if len(t)]
+        """The number of classes over all clients, also those that are held out; 0 for regression."""
+        everyone = (*self.clients, *self.unseen)
+        targets = [t for c in everyone for t in (c.train.targets, c.test.targets) if len(t)]
         if not self.clients[0].train.classified:
             return 0
         return max(len(self.class_names), 1 + max(int(t.max()) for t in targets))
+
+    @property
+    def seen_classes(self) -> list[int]:
+        """The classes in the training data of the clients that take part."""
+        if not self.clients[0].train.classified:
+            return []
+        return sorted({int(label) for c in self.clients for label in c.train.targets.tolist()})
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -187,20 +197,49 @@ class Federation:
             fraction: The share of each client's training data that is held out.
             seed: Fixes the choice.
         """
-        clients = []
-        for position, data in enumerate(self.clients):
-            _check_enough(data.id, len(data.train))
-            index, labels = np.arange(len(data.train)), data.train.targets.numpy()
-            stream = numpy_generator(seed, "validation split", position)
-            train, held_out = split_test(index, labels, data.train.classified, fraction, stream)
-            clients.append(
-                ClientData(data.id, data.train[torch.as_tensor(train)], data.train[torch.as_tensor(held_out)])
-            )
-        return self._with(clients, fraction)
 
-    def _with(self, clients: list[ClientData], validation: float) -> Federation:
+        def parted(data: ClientData, *key: int | str) -> ClientData:
+            _check_enough(data.id, len(data.train))
+            train, held_out = split_samples(data.train, fraction, numpy_generator(seed, "validation split", *key))
+            return ClientData(data.id, train, held_out)
+
+        clients = [parted(data, position) for position, data in enumerate(self.clients)]
+        unseen = [parted(data, "unseen", data.id) for data in self.unseen]
+        return self._with(clients, fraction, unseen)
+
+    def hold_out(self, unseen: float | Iterable[int | str], seed: int = 0) -> Federation:
+        """A copy in which some clients do not take part in training.
+
+        At the end of a run each of them gets a personal part of its own, and is scored before and after.
+
+        Args:
+            unseen: The share of clients, drawn at random; or their ids.
+            seed: Fixes the draw.
+
+        Raises:
+            FedapmError: There is no such client, or none would be left to train.
+        """
+        if isinstance(unseen, (int, float)):
+            if not 0 <= unseen < 1:
+                raise FedapmError(f"the share of clients that are held out must be below 1, not {unseen}.")
+            order = numpy_generator(seed, "unseen").permutation(len(self))
+            positions = {int(k) for k in order[: max(1, round(unseen * len(self))) if unseen else 0]}
+        else:
+            positions = {self.position(client) for client in unseen}
+        if len(positions) == len(self):
+            raise FedapmError(f"all {len(self)} clients are held out; leave some to train with.")
+        held_out = [c for k, c in enumerate(self.clients) if k in positions]
+        clients = [c for k, c in enumerate(self.clients) if k not in positions]
+        return self._with(clients, self.validation, [*self.unseen, *held_out])
+
+    def _with(self, clients: list[ClientData], validation: float, unseen: list[ClientData] | None = None) -> Federation:
         return Federation(
-            clients, self.name, class_names=self.class_names, modalities=self.modalities, validation=validation
+            clients,
+            self.name,
+            class_names=self.class_names,
+            modalities=self.modalities,
+            validation=validation,
+            unseen=self.unseen if unseen is None else unseen,
         )
 
     def _blanked(self, samples: Samples, removed: Sequence[str]) -> Samples:
@@ -391,6 +430,13 @@ def _limited(samples: Samples, limit: int | None, stream: np.random.Generator) -
         return samples
     order = _random_order(np.arange(len(samples)), samples.targets.numpy(), samples.classified, stream)
     return samples[torch.as_tensor(np.sort(order[:limit]))]
+
+
+def split_samples(samples: Samples, fraction: float, stream: np.random.Generator) -> tuple[Samples, Samples]:
+    """Hold a share of some samples out, stratified by class: the samples that stay, and those held out."""
+    index, labels = np.arange(len(samples)), samples.targets.numpy()
+    kept, held_out = split_test(index, labels, samples.classified, fraction, stream)
+    return samples[torch.as_tensor(kept)], samples[torch.as_tensor(held_out)]
 
 
 def _all_finite(values: Tensor) -> bool:

@@ -82,7 +82,8 @@ def federation(data: DataSettings) -> Federation:
     clients = known.federation(source(data), rule(data), test_fraction=data.test_fraction, seed=data.seed)
     clients = limited(clients, data)
     clients = clients.without(lacking(clients, data)) if data.missing else clients
-    return clients.for_validation(data.validation, data.seed) if data.validation else clients
+    clients = clients.for_validation(data.validation, data.seed) if data.validation else clients
+    return clients.hold_out(data.unseen, data.seed) if data.unseen else clients
 
 
 def limited(clients: Federation, data: DataSettings) -> Federation:
@@ -135,7 +136,8 @@ def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
 
 def schedule(engine: EngineSettings) -> Schedule:
     """How long, with whom, how often to look."""
-    return Schedule(engine.rounds, Sampling(engine.fraction, engine.count), engine.evaluate_every, engine.stationarity)
+    sampling = Sampling(engine.fraction, engine.count)
+    return Schedule(engine.rounds, sampling, engine.evaluate_every, engine.stationarity, engine.final_personal_epochs)
 
 
 def problem(
@@ -175,6 +177,8 @@ def plan(
         settings["data"] = {"name": clients.name}
         if clients.validation:
             settings["data"]["validation"] = clients.validation
+        if clients.unseen:
+            settings["data"]["unseen"] = [client.id for client in clients.unseen]
     clients = clients or federation(experiment.data)
     network = model or _network(experiment, clients)
     run_problem = problem(experiment, clients, network, loss, experiment.engine.device, metrics)

@@ -12,18 +12,21 @@ from torch import Tensor, nn
 from fedapm import models
 from fedapm.algorithms import METHODS, PRESETS
 from fedapm.core import random
+from fedapm.core.network import Loss
 from fedapm.core.record import RoundRecord
 from fedapm.core.samples import Samples
-from fedapm.data.federation import ClientData
+from fedapm.data.federation import ClientData, Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
+from fedapm.experiments.newcomer import TrainedRun
 from fedapm.experiments.result import BaseResult
 from fedapm.experiments.settings import DataSettings, Experiment, ModelSettings, validated
 from fedapm.runs.export import find_model
 from fedapm.runs.files import read_tensors
-from fedapm.runs.layout import CONFIG
-from fedapm.runs.records import load_run
-from fedapm.simulation.problem import Model, model_factory
+from fedapm.runs.layout import CHECKPOINTS, CONFIG
+from fedapm.runs.records import load_run, unseen_clients
+from fedapm.simulation.checkpoint import check_same_model, read_latest
+from fedapm.simulation.problem import Model, Problem, Weighting, model_factory
 from fedapm.simulation.spec import Tables
 
 
@@ -75,13 +78,38 @@ class LoadedResult(BaseResult):
 
         return write_report(self.folder, Path(path))
 
+    def trained_run(self, loss: Loss | None = None) -> TrainedRun:
+        """What new clients need of this run, from its last checkpoint; none of its data is needed."""
+        if not self.run.complete:
+            raise FedapmError(f"{self.folder} is not complete; finish it with --resume.")
+        if self.settings.get("algorithm", {}).get("name") not in METHODS | PRESETS:
+            raise FedapmError(f"{self.folder} was trained with a method of your own; personalise from its Result.")
+        saved = read_latest(self.folder / CHECKPOINTS)
+        if saved is None:
+            raise FedapmError(f"{self.folder} has no whole checkpoint, which would have its shared model.")
+        state, trained = saved
+        experiment = Experiment.from_tables({k: v for k, v in self.settings.items() if k != "data"})
+        unit = Weighting(experiment.engine.weights, experiment.engine.units).unit(len(self.clients))
+
+        def problem_for(federation: Federation) -> Problem:
+            problem = build.problem(experiment, federation, self._network(), loss)
+            check_same_model(self.folder, state.server, experiment.algorithm.server_init(problem.u0))
+            problem.unit, problem.alphas = unit, [unit] * len(federation)
+            return problem
+
+        seen = self.info.get("seen_classes")
+        known = frozenset(map(int, seen)) if seen is not None else None
+        algorithm, seed = experiment.algorithm, self.run.seed
+        return TrainedRun(algorithm, state.server, seed, state.round, problem_for, lambda: trained, known)
+
+    def _unseen(self) -> list[dict[str, Any]]:
+        return unseen_clients(self.run)
+
     def _state_dict(self, position: int, view: str) -> dict[str, Tensor]:
         return read_tensors(find_model(self.run, self.clients[position], view))[0]
 
     def _module(self, position: int) -> nn.Module:
-        if self._made is None:
-            self._made = self._given if self._given is not None else self._named_network()
-        make, _ = model_factory(self._made)
+        make, _ = model_factory(self._network())
         seed, device = self.run.seed, torch.device("cpu")
         with random.seeded_globally(device, seed, "init"):
             module = make(self._client(position)).cpu()
@@ -95,6 +123,11 @@ class LoadedResult(BaseResult):
         with random.seeded_globally(device, seed, "init of added parts"):
             module, _ = algorithm.adapt(module, split)
         return module.cpu()
+
+    def _network(self) -> Model:
+        if self._made is None:
+            self._made = self._given if self._given is not None else self._named_network()
+        return self._made
 
     def _named_network(self) -> Model:
         table = self.settings.get("model", {})

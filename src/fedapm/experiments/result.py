@@ -7,7 +7,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,16 @@ import tomli_w
 import torch
 from torch import Tensor, nn
 
-from fedapm.core.network import Network
+from fedapm.core.network import Loss, Network
 from fedapm.core.record import RoundRecord
 from fedapm.core.samples import Samples
 from fedapm.core.split import Split
 from fedapm.data.federation import Arrays, Federation, as_inputs, client_position
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.runs.files import write_atomic, write_tensors
+from fedapm.experiments.newcomer import TrainedRun
+from fedapm.runs.files import write_atomic, write_json, write_tensors
 from fedapm.runs.folder import refuse_to_overwrite
-from fedapm.runs.layout import CHECKPOINTS, CONFIG, MODELS, ROUNDS, model_file
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, MODELS, ROUNDS, UNSEEN, model_file
 from fedapm.runs.records import JsonLines, write_info
 from fedapm.simulation.engines.base import LocalEngine
 from fedapm.simulation.engines.sequential import load_model
@@ -54,6 +55,18 @@ class BaseResult(ABC):
     @abstractmethod
     def views(self) -> list[str]:
         """The names of the models that the method has for each client."""
+
+    @abstractmethod
+    def trained_run(self, loss: Loss | None = None) -> TrainedRun:
+        """What new clients need of this run.
+
+        Args:
+            loss: The run's loss, where it is one of the user's own and the run was read from a folder.
+        """
+
+    @abstractmethod
+    def _unseen(self) -> list[dict[str, Any]]:
+        """The clients that did not take part, as in unseen.json."""
 
     @abstractmethod
     def _state_dict(self, position: int, view: str) -> dict[str, Tensor]:
@@ -89,6 +102,21 @@ class BaseResult(ABC):
             frame = pd.DataFrame(scores["per_client"], index=self.clients)
             frames.append(frame if len(evaluations) == 1 else frame.add_prefix(f"{view}."))
         return pd.concat(frames, axis=1).rename_axis("client")
+
+    @property
+    def unseen(self) -> pd.DataFrame:
+        """The clients that were held out, one row a client: their scores before and after personalising."""
+        import pandas as pd
+
+        rows = self._unseen()
+        if not rows:
+            raise FedapmError(f"{self._title()} held no clients out; set data.unseen, or train(..., unseen=0.2).")
+        columns = [
+            {name: row[name] for name in ("id", "train", "start", "epochs")}
+            | {f"{when}.{name}": score for when in ("before", "after") for name, score in row[when].items()}
+            for row in rows
+        ]
+        return pd.DataFrame(columns).rename(columns={"id": "client"}).set_index("client")
 
     def state_dict(self, client: int | str, view: str | None = None) -> dict[str, Tensor]:
         """A client's whole model as a plain state dict: shared, personal and frozen parameters and buffers.
@@ -169,6 +197,8 @@ class Result(BaseResult):
     state: RunState
     records: list[RoundRecord]
     engine: LocalEngine
+    unseen_clients: list[dict[str, Any]] = field(default_factory=list)
+    """The clients that did not take part, as in unseen.json."""
 
     @property
     def federation(self) -> Federation:
@@ -200,6 +230,14 @@ class Result(BaseResult):
     def _module(self, position: int) -> nn.Module:
         return deepcopy(self.spec.problem.network(position).module).cpu()
 
+    def trained_run(self, loss: Loss | None = None) -> TrainedRun:
+        """What new clients need of this run; it knows its loss."""
+        del loss
+        return trained_run(self.spec, self.state, self.engine)
+
+    def _unseen(self) -> list[dict[str, Any]]:
+        return self.unseen_clients
+
     def _title(self) -> str:
         return f"{self.spec.algorithm.label} on {self.federation.name}"
 
@@ -220,6 +258,8 @@ class Result(BaseResult):
             rounds.append(record)
         self.engine.save(path / CHECKPOINTS, self.state, self.records[-1])
         write_models(path, self)
+        if self.unseen_clients:
+            write_unseen(path, self.unseen_clients)
         write_info(path, self.spec.info() | self.state.info("complete"))
         return path
 
@@ -229,6 +269,25 @@ class Result(BaseResult):
 
         with tempfile.TemporaryDirectory() as folder:
             return write_report(self.save(Path(folder) / "run"), Path(path))
+
+
+def trained_run(spec: RunSpec, state: RunState, engine: LocalEngine) -> TrainedRun:
+    """What new clients need of a run that has just ended."""
+    problem = spec.problem
+    return TrainedRun(
+        spec.algorithm,
+        state.server,
+        problem.seed,
+        state.round,
+        problem.with_clients,
+        lambda: (client_state for _, client_state in engine.store.touched()),
+        frozenset(problem.federation.seen_classes),
+    )
+
+
+def write_unseen(folder: Path, clients: list[dict[str, Any]]) -> None:
+    """The scores of the clients that did not take part."""
+    write_json(folder / UNSEEN, {"clients": clients})
 
 
 def write_models(folder: Path, result: Result) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from fedapm.core.record import RoundRecord
-from fedapm.errors import FedapmError
-from fedapm.experiments.result import Result, write_models
-from fedapm.loggers.console import RoundProgress
+from fedapm.errors import FedapmError, Interrupted
+from fedapm.experiments.new_client import Options
+from fedapm.experiments.newcomer import personalize_client
+from fedapm.experiments.result import Result, write_models, write_unseen
+from fedapm.loggers.console import ProgressDisplay, RoundProgress
 from fedapm.runs.config import write_config
 from fedapm.runs.files import remove_leftovers, write_json
 from fedapm.runs.folder import check_settings, locked, refuse_to_overwrite, rewind
@@ -91,11 +93,30 @@ def _execute(
         callbacks.append(RoundProgress(label, plan.schedule.rounds))
     logger.info("engine: %s (%s)", engine.name, chosen.why)
     result = Result(plan, loop.run(resumed, history.records), history.records, engine)
+    if plan.problem.federation.unseen:
+        result.unseen_clients = _unseen(result, show_progress)
     if folder is not None:
+        if result.unseen_clients:
+            write_unseen(folder.folder, result.unseen_clients)
         if plan.save_models:
             write_models(folder.folder, result)
         folder.finish(result.state, "complete")
     return result
+
+
+def _unseen(result: Result, show_progress: bool) -> list[dict[str, Any]]:
+    """Personalise and score the clients that did not take part."""
+    run, clients, rows = result.trained_run(), result.federation.unseen, []
+    try:
+        with ProgressDisplay() if show_progress else nullcontext() as display:
+            for done, client in enumerate(clients, start=1):
+                rows.append(personalize_client(run, client, Options()).as_dict())
+                if display is not None:
+                    line = f"clients that did not take part: {done}" if done == len(clients) else None
+                    display.update("clients that did not take part", done, len(clients), line=line)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted while clients that did not take part were personalised.") from None
+    return rows
 
 
 def _resume(out: Path, plan: RunSpec, loop: Loop, history: History) -> Resumed | None:

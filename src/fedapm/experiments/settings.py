@@ -72,7 +72,10 @@ class DataSettings:
     """Share of each client's training samples that it is judged by instead of its test samples, which are then left
     aside; 0 judges by the test samples. For choosing settings."""
     seed: int = 0
-    """Decides the partition, the test split and who lacks what, apart from the run's own seed."""
+    """Decides the partition, the test split, who lacks what and who is held out, apart from the run's own seed."""
+    unseen: float | list[str | int] = 0.0
+    """Clients that do not take part: their share, drawn by the seed, or their ids. At the end of a run each gets a
+    personal part of its own and is scored before and after."""
     missing: dict[str, float | list[str | int]] = field(default_factory=dict)
     """Modalities that some clients lack: for each its share of clients, drawn by the seed, or the ids of clients."""
     image_encoder: str = "efficientnet-lite0"
@@ -134,6 +137,10 @@ class EngineSettings:
     """Whether every client's model is written when the run is complete."""
     stationarity: bool = False
     """Whether to record how far FedAPM is from a stationary point (a full gradient of every client)."""
+    final_personal_epochs: NonNegativeInt = 0
+    """Epochs of a closing phase: after the last round every client, whether it took part in it or not, continues its
+    personal part at the final shared model, on its own data; 0 leaves it out. Methods without a personal part have
+    none."""
     weights: Literal["uniform", "samples"] = "uniform"
     """α_i: every client the same, or by its number of samples."""
     units: Literal["client", "paper"] = "client"

@@ -158,6 +158,14 @@ class RoundProgress(Callback):
         del state, seconds
         self.show(record)
 
+    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """Show the score after the closing phase."""
+        del state, seconds
+        score = score_text(record)
+        self._display.update(
+            self._label, self._rounds, self._rounds, f"closed: {score}", f"{self._label}: closing phase  {score}"
+        )
+
     def on_run_end(self, state: RunState, status: str) -> None:
         """Leave the terminal as it was."""
         del state, status

@@ -28,6 +28,12 @@ class Guarded(Callback):
             log = self._log
             self._try(lambda: log.on_round_end(state, record, seconds))
 
+    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """Log the closing phase."""
+        if self._log is not None:
+            log = self._log
+            self._try(lambda: log.on_closing(state, record, seconds))
+
     def on_run_end(self, state: RunState, status: str) -> None:
         """Close the log."""
         if self._log is not None:

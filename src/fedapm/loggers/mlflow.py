@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedapm.core.extras import require
 from fedapm.errors import FedapmError
-from fedapm.loggers.scalars import EVERY_ROUND, flat, scalars
+from fedapm.loggers.scalars import EVERY_ROUND, closing_scalars, flat, scalars
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.layout import MLFLOW, MLFLOW_ARTIFACTS, MLFLOW_DATABASE, ROUNDS
 from fedapm.runs.records import JsonLines
@@ -61,6 +61,11 @@ class MLflow(Callback):
         del state, seconds
         self.write(record)
 
+    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """Log the scores after the closing phase."""
+        del state, seconds
+        self._send(closing_scalars(record), int(record["round"]))
+
     def on_run_end(self, state: RunState, status: str) -> None:
         """Close the log."""
         del state
@@ -75,10 +80,13 @@ class MLflow(Callback):
         step = int(record["round"])
         if step in self._logged:
             return
+        self._send(scalars(record), step)
+        self._logged.add(step)
+
+    def _send(self, values: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
         metric = self._library.entities.Metric
-        self._client.log_batch(self._id, metrics=[metric(n, value, now, step) for n, value in scalars(record).items()])
-        self._logged.add(step)
+        self._client.log_batch(self._id, metrics=[metric(n, value, now, step) for n, value in values.items()])
 
     def _find(self, folder: Path) -> tuple[str, set[int]] | None:
         """The run this folder was logged to before, and the rounds it has; None where this server does not have it."""

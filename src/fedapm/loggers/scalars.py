@@ -15,13 +15,7 @@ EVERY_ROUND = "bytes/total_up"
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a round by name, such as ``accuracy/mean``; ``P/accuracy/mean`` where there are several models."""
-    values: dict[str, Any] = {}
-    evaluations = record.get("evaluations") or {}
-    for view, evaluation in evaluations.items():
-        prefix = f"{view}/" if len(evaluations) > 1 else ""
-        for metric, summary in evaluation.items():
-            if metric != "per_client":
-                values |= {f"{prefix}{metric}/{name}": summary.get(name) for name in STATISTICS}
+    values = _scores(record)
     values["drift"] = record.get("drift")
     values |= {f"local/{name}": value for name, value in (record.get("local") or {}).items()}
     values |= {f"stationarity/{name}": value for name, value in (record.get("stationarity") or {}).items()}
@@ -29,6 +23,22 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     values["bytes/total_down"] = record.get("total_bytes_down")
     values[EVERY_ROUND] = record.get("total_bytes_up")
     return {_name(name): float(value) for name, value in values.items() if _is_number(value)}
+
+
+def closing_scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The scores after the closing phase by name, such as ``closing/accuracy/mean``."""
+    return {_name(f"closing/{name}"): float(value) for name, value in _scores(record).items() if _is_number(value)}
+
+
+def _scores(record: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    evaluations = record.get("evaluations") or {}
+    for view, evaluation in evaluations.items():
+        prefix = f"{view}/" if len(evaluations) > 1 else ""
+        for metric, summary in evaluation.items():
+            if metric != "per_client":
+                values |= {f"{prefix}{metric}/{name}": summary.get(name) for name in STATISTICS}
+    return values
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.tensorboard import summary
 from torch.utils.tensorboard.writer import SummaryWriter
 
-from fedapm.loggers.scalars import flat, scalars
+from fedapm.loggers.scalars import closing_scalars, flat, scalars
 from fedapm.runs.layout import ROUNDS, TENSORBOARD
 from fedapm.runs.records import JsonLines
 from fedapm.simulation.loop import Callback
@@ -44,6 +44,13 @@ class TensorBoard(Callback):
         """Log a round."""
         del state, seconds
         self.write(record)
+
+    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """Log the scores after the closing phase."""
+        del state, seconds
+        for name, value in closing_scalars(record).items():
+            self._writer.add_scalar(name, value, record["round"])
+        self._writer.flush()
 
     def on_run_end(self, state: RunState, status: str) -> None:
         """Close the log."""

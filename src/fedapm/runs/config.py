@@ -25,7 +25,7 @@ MAY_CHANGE_ON_RESUME = {
 RENAMED_VALUES = {"engine.engine": {"vectorised": "vectorized"}, "engine.store": {"mapped": "disk"}}
 """Values that have another name now; the old ones go on working."""
 
-ADDED_SETTINGS: dict[str, Any] = {"algorithm.server": "all"}
+ADDED_SETTINGS: dict[str, Any] = {"algorithm.server": "all", "engine.final_personal_epochs": 0, "data.unseen": 0.0}
 """Settings that runs of earlier versions lack, with what held then."""
 
 

@@ -101,7 +101,8 @@ def check_settings(
         folder: The run folder.
         settings: The settings it should have.
         advice: What to do about it, for the message.
-        more_rounds: Whether the run may be made longer; under a cosine schedule it would be another one.
+        more_rounds: Whether the run may be made longer, also by a closing phase, which no round depends on; under a
+            cosine schedule more rounds would be another run.
         also_changed: Further differences that were noticed.
     """
     old = read_config(folder)
@@ -109,6 +110,8 @@ def check_settings(
     longer = settings.get("engine", {}).get("rounds", 0) > old.get("engine", {}).get("rounds", 0)
     if more_rounds and longer and settings.get("solver", {}).get("lr_schedule") != "cosine":
         changed = [name for name in changed if name != "engine.rounds"]
+    if more_rounds:
+        changed = [name for name in changed if name != "engine.final_personal_epochs"]
     changed += also_changed
     if changed:
         raise FedapmError(f"{folder} was run with other settings ({', '.join(changed)}); {advice}.")
@@ -133,10 +136,16 @@ def is_done(folder: Path, settings: Mapping[str, Any], advice: str, *, diverged:
 
 
 def rewind(folder: Path, last_round: int, files: Iterable[str] = (ROUNDS, TIMINGS)) -> list[dict[str, Any]]:
-    """Cut a run's files of rounds back to a round; the records that are left."""
+    """Cut a run's files of rounds back to a round; the records that are left.
+
+    The closing phase is no part of them: whoever goes on does so without it, or does it again.
+    """
     for name in files:
         JsonLines(folder / name).rewind(last_round)
-    return list(JsonLines(folder / ROUNDS))
+    rounds = JsonLines(folder / ROUNDS)
+    for row in [row for row in rounds if "closing" in row]:
+        rounds.amend({k: v for k, v in row.items() if k != "closing"} | {"evaluations": row["closing"]["before"]})
+    return list(rounds)
 
 
 def _lock_path(folder: Path) -> Path:

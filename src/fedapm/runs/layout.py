@@ -20,6 +20,7 @@ ROUNDS = "rounds.jsonl"
 TIMINGS = "timings.jsonl"
 CHECKPOINTS = "checkpoints"
 MODELS = "models"
+UNSEEN = "unseen.json"
 TENSORBOARD = Path("logs") / "tensorboard"
 MLFLOW = Path("logs") / "mlflow.json"
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_json, write_atomic, write_json
-from fedapm.runs.layout import CONFIG, INFO, ROUNDS
+from fedapm.runs.layout import CONFIG, INFO, ROUNDS, UNSEEN
 
 
 class JsonLines:
@@ -27,15 +27,20 @@ class JsonLines:
         """Add one line and hand it to the operating system."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n")
+            file.write(_line(row))
             file.flush()
             os.fsync(file.fileno())
 
     def rewind(self, last_round: int) -> None:
         """Forget what comes after a round, and a line that was cut off while it was written."""
-        rows = [row for row in self if row["round"] <= last_round]
-        text = "".join(json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n" for row in rows)
-        write_atomic(self.path, text)
+        self._write(row for row in self if row["round"] <= last_round)
+
+    def amend(self, row: Mapping[str, Any]) -> None:
+        """Write the line of a round again."""
+        self._write(row if old["round"] == row["round"] else old for old in list(self))
+
+    def _write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        write_atomic(self.path, "".join(map(_line, rows)))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows; a last line without its end is left out, any other bad line is an error."""
@@ -49,6 +54,10 @@ class JsonLines:
             except (ValueError, TypeError, KeyError):
                 raise FedapmError(f"{self.path}, line {number}, is not a record of a round.") from None
             yield row
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,12 @@ class Run:
     def evaluated(self) -> list[dict[str, Any]]:
         """The rounds in which models were evaluated."""
         return [row for row in self.rounds if row.get("evaluations")]
+
+
+def unseen_clients(run: Run) -> list[dict[str, Any]]:
+    """The clients that a run held out, with their scores before and after; empty where it held none out."""
+    path = run.path / UNSEEN
+    return list(read_json(path).get("clients", [])) if path.is_file() else []
 
 
 def is_run(path: Path) -> bool:

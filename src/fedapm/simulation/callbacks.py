@@ -24,6 +24,11 @@ class History(Callback):
         del state, seconds
         self.records.append(record)
 
+    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """Keep it in place of the last one."""
+        del state, seconds
+        self.records[-1] = record
+
 
 class RecordWriter(Callback):
     """Writes rounds, timings and the run's status into its folder."""
@@ -37,6 +42,11 @@ class RecordWriter(Callback):
         """Add a line to both files."""
         self.rounds.append(record)
         self.timings.append({"round": state.round, "seconds": round(seconds, 6)})
+
+    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """Write the last line again."""
+        del state, seconds
+        self.rounds.amend(record)
 
     def on_run_end(self, state: RunState, status: str) -> None:
         """Say how it ended; complete it is only when its models are written too."""

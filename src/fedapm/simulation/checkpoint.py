@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +17,7 @@ from fedapm.core.algorithm import State
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_tensors, write_tensors
 from fedapm.simulation.state import RunState
-from fedapm.simulation.stores.base import Store, flatten, restore
+from fedapm.simulation.stores.base import ClientState, Store, flatten, restore
 from fedapm.simulation.stores.disk import KEEP_LAST, ROWS, CheckpointClients, checkpoint_files, row_indices
 
 logger = logging.getLogger(__name__)
@@ -67,14 +69,41 @@ def load(path: Path, start: RunState, store: Store, device: torch.device | str =
     stored, about = read_tensors(path)
     tensors = {name: tensor.to(device) for name, tensor in stored.items()}
     try:
-        server = State(**restore("server", tensors, about["server"]))
+        state = _run_state(tensors, about)
         clients = CheckpointClients.of(path, about, stored if "rows" in about else tensors, device)
-        numbers = int(about["round"]), int(about["bytes_up"]), int(about["bytes_down"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FedapmError(f"{path} is not a checkpoint of this kind of run ({error}).") from None
-    check_same_model(path, server, start.server)
+    check_same_model(path, state.server, start.server)
     store.restore(clients)
-    return RunState(numbers[0], server, numbers[1], numbers[2])
+    return state
+
+
+def read_latest(folder: Path) -> tuple[RunState, Iterator[ClientState]] | None:
+    """The newest whole checkpoint of a run that is not set up, of whichever engine.
+
+    Returns:
+        Where the run stood, and the states of the clients that had taken part; none of a run on Flower, where they are
+        with the clients. None where there is no whole checkpoint.
+    """
+    for path in checkpoint_files(folder):
+        try:
+            tensors, about = read_tensors(path)
+            state = _run_state(tensors, about)
+            there = {"rows", "clients"} & about.keys()
+            clients = CheckpointClients.of(path, about, tensors, "cpu").read(_no_init) if there else {}
+            return state, iter(clients.values())
+        except (FedapmError, KeyError, TypeError, ValueError, AttributeError) as error:
+            logger.warning("%s is not a whole checkpoint (%s); trying the one before it.", path, error)
+    return None
+
+
+def _run_state(tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> RunState:
+    server = State(**restore("server", tensors, about["server"]))
+    return RunState(int(about["round"]), server, int(about["bytes_up"]), int(about["bytes_down"]))
+
+
+def _no_init(client: int) -> ClientState:
+    raise KeyError(client)
 
 
 def load_latest(folder: Path, start: RunState, store: Store, device: torch.device | str = "cpu") -> RunState | None:

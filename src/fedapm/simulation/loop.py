@@ -14,7 +14,7 @@ from typing import Any
 
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.metrics import summarize
-from fedapm.core.record import Evaluation, RoundRecord
+from fedapm.core.record import Closing, Evaluation, RoundRecord
 from fedapm.errors import Diverged, Interrupted, StopRun
 from fedapm.simulation.engines.base import Engine, Resumed, RoundResult
 from fedapm.simulation.problem import Problem
@@ -38,6 +38,9 @@ class Callback:
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """A round is finished, evaluated where it is due, and recorded; raise ``StopRun`` to end here."""
 
+    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """The closing phase is over: the last round's record, again, with the scores after it."""
+
     def on_run_end(self, state: RunState, status: str) -> None:
         """The run ends: complete, interrupted or diverged."""
 
@@ -50,6 +53,8 @@ class Schedule:
     sampling: Sampling
     evaluate_every: int = 1
     stationarity: bool = False
+    closing_epochs: int = 0
+    """Epochs of the closing phase, in which every client continues its personal part after the last round."""
 
     def evaluates(self, round: int) -> bool:
         """Whether models are evaluated after a round; the first and the last always are."""
@@ -79,6 +84,7 @@ class Loop:
         self.engine, self.callbacks = engine, callbacks
         schedule.sampling.size(len(problem))
         self.state = RunState(0, algorithm.server_init(problem.u0))
+        self._record: RoundRecord = {}
 
     def run(self, resumed: Resumed | None = None, records: Sequence[RoundRecord] = ()) -> RunState:
         """Run to the last round, or until a callback stops the run.
@@ -99,6 +105,8 @@ class Loop:
                 self._resume(resumed, records)
             while self.state.round < self.schedule.rounds and self.state.stopped is None:
                 self._round(self.state)
+            if self.schedule.closing_epochs and self.algorithm.personal_field is not None:
+                self._close(self.state)
             status = "complete"
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted after round {self.state.round} of {self.schedule.rounds}.") from None
@@ -114,6 +122,7 @@ class Loop:
     def _resume(self, resumed: Resumed, records: Sequence[RoundRecord]) -> None:
         if resumed.record is None:
             self.state = resumed.state
+            self._record = records[-1] if records else {}
             if self.state.stopped is None:
                 self._notify(self.state, lambda callback: callback.on_resume(records))
             return
@@ -186,6 +195,22 @@ class Loop:
         record["drift"] = self.engine.drift(after.server) if after.round else None
         with uninterrupted():
             self._notify(after, lambda callback: callback.on_round_end(after, record, time.perf_counter() - began))
+        self._record = record
+
+    def _close(self, state: RunState) -> None:
+        """The closing phase: the personal part of every client again, at the last round's shared model."""
+        began = time.perf_counter()
+        broadcast, epochs = self.algorithm.broadcast(state.server), self.schedule.closing_epochs
+        self.engine.personalize(state.round, broadcast, epochs)
+        closing: Closing = {
+            "epochs": epochs,
+            "bytes_down": broadcast.nbytes * len(self.problem),
+            "before": self._record.get("evaluations"),
+        }
+        record: RoundRecord = {**self._record, "evaluations": self._evaluate(state), "closing": closing}
+        with uninterrupted():
+            for callback in self.callbacks:
+                callback.on_closing(state, record, time.perf_counter() - began)
 
     def _notify(self, state: RunState, call: Callable[[Callback], None]) -> None:
         """Call every callback, and only then move on; the first that asks for it ends the run."""

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -82,7 +82,7 @@ class Problem:
         rounds: int = 1,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.federation, self.rule = federation, rule or SplitRule()
+        self.federation, self.model, self.rule = federation, model, rule or SplitRule()
         self.adapt = adapt or (lambda network, split: (network, split))
         self.solver, self.seed, self.rounds = solver or SGDConfig(), seed, rounds
         self.loss = loss or default_loss(federation)
@@ -104,6 +104,23 @@ class Problem:
 
     def __len__(self) -> int:
         return len(self.federation)
+
+    def with_clients(self, federation: Federation) -> Problem:
+        """The same problem for other clients, each of which counts as one of these does on average."""
+        other = Problem(
+            federation,
+            self.model,
+            self.rule,
+            adapt=self.adapt,
+            solver=self.solver,
+            loss=self.loss,
+            metrics=self.metrics,
+            seed=self.seed,
+            rounds=self.rounds,
+            device=self.device,
+        )
+        other.unit, other.alphas = self.unit, [self.unit] * len(federation)
+        return other
 
     def start(self, client: int) -> Start:
         """Where a client starts; made when first asked for."""
@@ -134,6 +151,14 @@ class Problem:
             lr_factor=self.solver.schedule(max(round - 1, 0), self.rounds),
             v0=self.start(client).v0,
         )
+
+    def personal_task(self, client: int, round: int) -> LocalTask:
+        """A client's local problem in a personal phase after a round.
+
+        It has the random streams of the round that would follow. Its step sizes are those before any schedule: one that
+        has come to its end would leave nothing to do.
+        """
+        return replace(self.task(client, round + 1), lr_factor=1.0)
 
     def _start(self, client: int) -> Start:
         if client not in self._starts:

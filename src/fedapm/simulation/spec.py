@@ -60,6 +60,7 @@ class RunSpec:
             "rounds": self.schedule.rounds,
             "data": self.problem.federation.name,
             "classes": self.problem.federation.classes,
+            "seen_classes": self.problem.federation.seen_classes,
             "input_shapes": [list(shape) for shape in self.problem.federation.shapes],
             "model": type(network.module).__name__,
             "clients": [

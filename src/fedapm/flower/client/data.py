@@ -7,12 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from fedapm.core.random import numpy_generator
 from fedapm.core.samples import Samples
-from fedapm.data.federation import ClientData, Federation, split_test
+from fedapm.data.federation import ClientData, Federation, split_samples
+from fedapm.data.npz import first_line, read_npz
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.settings import DataSettings
@@ -43,11 +41,11 @@ def load_client_data(
     if loader is not None:
         return _with_federation(_client_data(loader(client), client, position, settings), settings)
     if file is not None:
-        arrays = read_file(file)
+        arrays = read_npz(file)
         try:
             return _with_federation(_client_data(arrays, client, position, settings), settings)
         except (FedapmError, TypeError, ValueError, RuntimeError) as error:
-            raise FedapmError(f"{file}: {_first_line(error)}") from None
+            raise FedapmError(f"{file}: {first_line(error)}") from None
     if settings.name == OWN:
         raise FedapmError(
             f"client {client} has no data: start its node with data-file, or give the app a data function."
@@ -59,37 +57,6 @@ def load_client_data(
     if index >= len(ids) or (settings.partition == "natural" and client not in ids):
         raise FedapmError(f"{settings.name} has no part for client {client!r}; it has {len(ids)} clients.")
     return replace(federation[index], id=client), federation
-
-
-def read_file(path: Path) -> tuple[Any, ...]:
-    """Read an .npz file.
-
-    Returns:
-        The pair (x, y), or ((x, y), (x_test, y_test)) where the file has test data of its own.
-
-    Raises:
-        FedapmError: If the file is missing or malformed, in one line.
-    """
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except FileNotFoundError:
-        raise FedapmError(f"{path} does not exist; data-file names an .npz file with the arrays x and y.") from None
-    except Exception as error:  # numpy, zipfile and zlib raise many types for a damaged file
-        raise FedapmError(f"{path} is not an .npz file of plain arrays ({_first_line(error)}).") from None
-    names = ["x", "y", "x_test", "y_test"] if {"x_test", "y_test"} & set(arrays) else ["x", "y"]
-    for name in names:
-        if name not in arrays:
-            raise FedapmError(f"{path} lacks the array {name!r}; it holds {', '.join(arrays) or 'nothing'}.")
-        shape, labels = arrays[name].shape, name.startswith("y") and arrays[name].dtype.kind in "biu"
-        if not shape or (labels and len(shape) > 1):
-            needed = "one whole number per sample" if labels else "one row per sample"
-            raise FedapmError(f"{path}: the array {name!r} has shape {shape}; it should hold {needed}.")
-    if "x_test" in names and arrays["x"].shape[1:] != arrays["x_test"].shape[1:]:
-        shapes = f"{arrays['x'].shape[1:]} and {arrays['x_test'].shape[1:]}"
-        raise FedapmError(f"{path}: the samples of 'x' and 'x_test' have different shapes, {shapes}.")
-    pair = arrays["x"], arrays["y"]
-    return (pair, (arrays["x_test"], arrays["y_test"])) if "x_test" in names else pair
 
 
 def _client_data(loaded: Any, client: str, position: int, settings: DataSettings) -> ClientData:
@@ -118,15 +85,8 @@ def _split(
     """Split samples in two, as in a federation where the client has this position."""
     if len(samples) < 2:
         raise FedapmError(f"client {client} has {len(samples)} sample(s), too few to train and test.")
-    stream = numpy_generator(seed, purpose, position)
-    index, labels = np.arange(len(samples)), samples.targets.numpy()
-    first, second = split_test(index, labels, samples.classified, fraction, stream)
-    return samples[torch.as_tensor(first)], samples[torch.as_tensor(second)]
+    return split_samples(samples, fraction, numpy_generator(seed, purpose, position))
 
 
 def _with_federation(data: ClientData, settings: DataSettings) -> tuple[ClientData, Federation]:
     return data, Federation([data], settings.name)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

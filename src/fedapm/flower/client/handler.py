@@ -12,6 +12,7 @@ import torch
 
 from fedapm.core.algorithm import State
 from fedapm.core.messages import collect_messages
+from fedapm.core.metrics import Score
 from fedapm.core.network import Loss
 from fedapm.core.split import check_same_shared
 from fedapm.core.vec import Vec
@@ -26,7 +27,7 @@ from fedapm.flower.transport.codec import PROTOCOL, Fields, Tensors, digest, sha
 from fedapm.flower.transport.version import FRESH, round_of, version_id
 from fedapm.runs.files import write_tensors
 from fedapm.simulation.engines.base import client_init
-from fedapm.simulation.engines.sequential import evaluate_client, load_model, train_client
+from fedapm.simulation.engines.sequential import evaluate_client, load_model, personalize_client, train_client
 from fedapm.simulation.problem import Model
 from fedapm.simulation.stores.base import ClientState, flatten, restore
 
@@ -113,13 +114,17 @@ class _RoundHandler:
                 return reply | {"lost": accepted, "has": self.versions.ids(), "why": str(error)}, {}
         client_state = base.client_state if base is not None else client_init(self.problem, self.algorithm)(CLIENT)
         if request["evaluate"]:
-            reply["scores"] = {
-                view: evaluate_client(self.problem, self.algorithm, CLIENT, client_state, self.broadcast, view)
-                for view in self.algorithm.views
-            }
+            reply["scores"] = self._scores(client_state)
             # only clients that took part in the last round have drifted from the shared model in it
             took_part = base is not None and round_of(accepted) == request["round"]
             reply["drift"] = self._drift(base.u) if took_part and base is not None else None
+        if request["closing"]:
+            # only the model comes of it: a longer run goes on from the accepted version
+            round, epochs = int(request["round"]), int(request["closing"])
+            client_state = personalize_client(
+                self.problem, self.algorithm, CLIENT, client_state, self.broadcast, round, epochs
+            )
+            reply["closing_scores"] = self._scores(client_state)
         if request["finish"]:
             self._write_models(client_state, int(request["round"]))
         upload: Tensors = {}
@@ -127,6 +132,12 @@ class _RoundHandler:
             reply["trained"], upload = self._train(int(request["train"]), str(request["token"]), client_state)
         self.versions.prune(keep, accepted)
         return reply, upload
+
+    def _scores(self, client_state: ClientState) -> dict[str, dict[str, Score]]:
+        return {
+            view: evaluate_client(self.problem, self.algorithm, CLIENT, client_state, self.broadcast, view)
+            for view in self.algorithm.views
+        }
 
     def _train(self, round: int, token: str, client_state: ClientState) -> tuple[Fields, Tensors]:
         id = version_id(round, token)

@@ -98,6 +98,7 @@ class FlowerEngine(Engine):
         self._next: Sequence[int] = []
         self._ahead: RoundReplies | None = None
         self._evaluated: RoundReplies | None = None
+        self._closed = False
         summaries = list(ledger.data_summaries.values())
         self._common: dict[str, Any] = {
             "protocol": codec.PROTOCOL,
@@ -132,11 +133,18 @@ class FlowerEngine(Engine):
             last = not self._next
             self._evaluated = self._announce(Announcement(round, True, self._next, list(everyone), last), broadcast)
             self._ahead = None if last else self._evaluated
-        answers = self._evaluated.answers
-        rows = {k: scores[view] for k in answers if (scores := answers[k].scores) is not None}
+        found = {
+            k: answer.closing_scores if self._closed else answer.scores for k, answer in self._evaluated.answers.items()
+        }
+        rows = {k: scores[view] for k, scores in found.items() if scores is not None}
         names = next((list(row) for row in rows.values()), ["train_loss", "test_loss"])
         nothing: dict[str, Score] = dict.fromkeys(names)
         return [rows.get(k, nothing) for k in everyone]
+
+    def personalize(self, round: int, broadcast: State, epochs: int) -> None:
+        """The last message asks for this as well: the nodes do it when they have evaluated the last round."""
+        del round, broadcast, epochs
+        self._closed = True
 
     def drift(self, server: State) -> float | None:
         """How far the clients of the last round were from its result: the nodes measure it when they evaluate."""
@@ -167,13 +175,15 @@ class FlowerEngine(Engine):
     def _announce(self, announcement: Announcement, broadcast: State) -> RoundReplies:
         tensors, note = flatten("down", broadcast)
         vectors = codec.block(tensors)
-        finish = announcement.round >= self.experiment.engine.rounds and self.experiment.engine.save_models
+        engine, personal = self.experiment.engine, self.algorithm.personal_field is not None
+        last = announcement.round >= engine.rounds
         common = self._common | {
             "down": note,
             "round": announcement.round,
             "token": announcement.token,
             "evaluate": announcement.evaluate,
-            "finish": finish,
+            "closing": engine.final_personal_epochs if last and personal else 0,
+            "finish": last and engine.save_models,
         }
 
         def message_for(client: int) -> RecordDict:

@@ -22,6 +22,11 @@ class RoundLog(Callback):
         """One line."""
         logger.info("round %d/%d: %s (%.1f s)", state.round, self.rounds, summary(record), seconds)
 
+    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """One line."""
+        del state, seconds
+        logger.info("closing phase: %s", score_text(record))
+
     def on_run_end(self, state: RunState, status: str) -> None:
         """How it ended."""
         logger.info("%s after round %d of %d", status, state.round, self.rounds)

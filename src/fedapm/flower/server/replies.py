@@ -42,6 +42,8 @@ class ClientReply:
     lost: str | None = None
     """Which state it has instead of the one the server asked for."""
     remarks: tuple[str, ...] = ()
+    closing_scores: dict[str, dict[str, Score]] | None = None
+    """Its scores after the closing phase, where there was one."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def read(note: codec.Fields, tensors: codec.Tensors, expected: Expected) -> Clie
     scores = _scores(note.get("scores"), expected) if expected.evaluated else None
     drift = _numbers(note.get("drift")) if expected.evaluated and note.get("drift") is not None else None
     if expected.round is None:
-        return ClientReply(scores, drift, remarks=remarks)
+        return ClientReply(scores, drift, remarks=remarks, closing_scores=_scores(note.get("closing_scores"), expected))
     trained = note.get("trained")
     if isinstance(trained, Mapping) and trained.get("finite") is False:
         return ClientReply(scores, drift, bad="its update is not finite", diverged=True, remarks=remarks)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import uuid
 from pathlib import Path
+from typing import cast
 
 from fedapm.core.network import Loss
+from fedapm.core.record import RoundRecord
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.flower.problem import DataSummary, server_problem, template
@@ -22,7 +24,7 @@ from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.traffic import MessageLog
 from fedapm.flower.transport.transport import Transport
-from fedapm.runs.config import write_config
+from fedapm.runs.config import changed_settings, read_config, write_config
 from fedapm.runs.files import read_json, remove_leftovers, write_json
 from fedapm.runs.folder import check_settings, locked, rewind
 from fedapm.runs.layout import CHECKPOINTS, CONFIG, CONTRIBUTIONS, ENGINE, EVENTS, INFO, MESSAGES, ROUNDS, TIMINGS
@@ -45,7 +47,9 @@ def serve(
     with locked(out, "server", "stop its run first (flwr stop)"):
         if is_run(out):
             _check_same(out, deployment)
-            if load_run(out).complete and len(load_run(out).rounds) > deployment.experiment.engine.rounds:
+            there, experiment = load_run(out), deployment.experiment
+            same = not changed_settings(read_config(out), experiment.tables())
+            if there.complete and same and len(there.rounds) > experiment.engine.rounds:
                 logger.info("%s is complete already.", out)
                 return
             remove_leftovers(out)
@@ -96,7 +100,9 @@ class Server:
         loop = Loop(problem, self.experiment.algorithm, schedule, engine, callbacks)
         if saved is None:
             self._clear_lines()
-        state = loop.run(self._resume(loop) if saved is not None else None)
+        resumed = self._resume(loop) if saved is not None else None
+        records = cast(list[RoundRecord], list(JsonLines(self.out / ROUNDS)))
+        state = loop.run(resumed, records)
         writer.finish(state, "complete")
 
     def _population(self, roll: NodeRegistry, saved: Saved | None) -> dict[str, DataSummary]:
@@ -147,7 +153,10 @@ class Server:
             {"id": client, "train": o.train, "test": o.test, "classes": o.different}
             for client, o in ledger.data_summaries.items()
         ]
-        return RecordWriter(self.out, spec.info() | {"clients": clients})
+        info = spec.info() | {"clients": clients}
+        # the server has placeholders in place of data
+        del info["seen_classes"]
+        return RecordWriter(self.out, info)
 
     def _clear_lines(self) -> None:
         # a run that was killed before its first checkpoint may have left lines behind

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised whenever the two sides would no longer understand each other's messages."""
 FIELDS, TENSORS, FORMAT = "note", "vectors", "safetensors"
 """The names of a message's two records, and of the one array in the second."""

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from fedapm.report.comparison import heading
 from fedapm.report.comparison.headline import headline_sentences
-from fedapm.report.comparison.sections import clients, curves, published, settings, summary, targets, warnings
+from fedapm.report.comparison.sections import (
+    clients,
+    closing,
+    curves,
+    published,
+    settings,
+    summary,
+    targets,
+    unseen,
+    warnings,
+)
 from fedapm.report.evaluated_on import validation_sentence
 from fedapm.report.page import Page, Section
 from fedapm.report.results import Results
@@ -35,6 +45,8 @@ def _sections(results: Results, levels: Mapping[str, float]) -> list[Section]:
     """Every section that has something to show, in order. A new one needs a module, a template and a line here."""
     sections = (
         summary.section(results),
+        closing.section(results),
+        unseen.section(results),
         targets.section(results, levels),
         curves.section(results),
         published.section(results),

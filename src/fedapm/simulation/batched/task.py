@@ -46,14 +46,22 @@ class Batch:
 class BatchedTask:
     """Several clients' local problems, larger clients first. It answers as a Task does, for all of them."""
 
-    def __init__(self, problem: Problem, clients: Sequence[int], round: int, program: BatchedNetwork) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        clients: Sequence[int],
+        round: int,
+        program: BatchedNetwork,
+        lr_factor: float | None = None,
+    ) -> None:
         self.clients, self.round, self.program = clients, round, program
         self.network: Network = problem.network(clients[0])
         self.solver: SGDConfig = problem.solver
         self.unit, self._mean_batches = problem.unit, problem.mean_batches
         self.v0 = problem.start(clients[0]).v0
         self.seed = problem.seed
-        self.lr_factor = problem.solver.schedule(max(round - 1, 0), problem.rounds)
+        scheduled = problem.solver.schedule(max(round - 1, 0), problem.rounds)
+        self.lr_factor = scheduled if lr_factor is None else lr_factor
         alphas = [problem.alphas[k] for k in clients]
         device = problem.device
         uniform = len(set(alphas)) == 1

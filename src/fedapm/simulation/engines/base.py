@@ -21,6 +21,9 @@ from fedapm.simulation.stores import StoreKind, open_store
 from fedapm.simulation.stores.base import ClientState, InitClient, Store, Undo
 from fedapm.simulation.stores.memory import MemoryStore
 
+AT_ONCE = 1000
+"""Clients whose new states are in memory together in the closing phase, however many there are."""
+
 
 class RoundResult(Protocol):
     """The local work of a round, as the server and the record need it. Clients that diverged are left out."""
@@ -83,6 +86,18 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    def personalize(self, round: int, broadcast: State, epochs: int) -> None:
+        """Let every client continue its personal part at the fixed shared model; nothing is sent.
+
+        From now on evaluations and models are those after it. What rounds and checkpoints start from does not change.
+
+        Args:
+            round: The last round.
+            broadcast: What a client would receive now.
+            epochs: Passes over each client's data.
+        """
+
+    @abstractmethod
     def drift(self, server: State) -> float | None:
         """Mean over the last round's clients of Σ over shared tensors ‖u_i − ū‖, asked for after its evaluation."""
 
@@ -123,16 +138,27 @@ class LocalEngine(Engine):
         self.problem, self.algorithm = problem, algorithm
         self.init: InitClient = client_init(problem, algorithm)
         self.store: Store = store if store is not None else self._memory_store(self.init)
+        self.personalized: Store | None = None
+        """The clients' states after the closing phase, once there was one; no round starts from them."""
+        self._kind: StoreKind = "auto"
         self._last: DriftingResult | None = None
 
     def open_store(self, kind: StoreKind, folder: Path | None) -> None:
         """Keep clients' states in a new store of this kind; see :func:`fedapm.simulation.stores.open_store`."""
-        size, device = len(self.problem), self.problem.device
-        self.store = open_store(kind, folder, self.init, size, device, self._memory_store)
+        self._kind, self.store = kind, self._new_store(kind, folder)
 
     def client_state(self, client: int) -> ClientState:
-        """What a client keeps, by its position."""
-        return self.store.get(client)
+        """What a client keeps, by its position; after the closing phase with the personal part that it gave."""
+        return self.models.get(client)
+
+    @property
+    def models(self) -> Store:
+        """The states that evaluations and models are made of."""
+        return self.personalized if self.personalized is not None else self.store
+
+    def _new_store(self, kind: StoreKind, folder: Path | None) -> Store:
+        size, device = len(self.problem), self.problem.device
+        return open_store(kind, folder, self.init, size, device, self._memory_store)
 
     def run_round(self, round: int, selected: Sequence[int], broadcast: State) -> RoundResult:
         """The local work of the selected clients."""
@@ -142,6 +168,17 @@ class LocalEngine(Engine):
     @abstractmethod
     def _train(self, round: int, selected: Sequence[int], broadcast: State) -> DriftingResult:
         """The local work of the selected clients."""
+
+    def personalize(self, round: int, broadcast: State, epochs: int) -> None:
+        """Let every client continue its personal part; one whose numbers do not stay finite keeps what it had."""
+        store, population = self._new_store(self._kind, None), len(self.problem)
+        for start in range(0, population, AT_ONCE):
+            self._personalize(round, range(start, min(start + AT_ONCE, population)), broadcast, epochs, store)
+        self.personalized = store
+
+    @abstractmethod
+    def _personalize(self, round: int, clients: Sequence[int], broadcast: State, epochs: int, into: Store) -> None:
+        """The personal phase of some clients; their new states go into a store."""
 
     def _memory_store(self, init: InitClient) -> Store:
         return MemoryStore(init)

@@ -56,6 +56,11 @@ class ProcessEngine(LocalEngine):
 
         return self._all(range(len(self.problem)), broadcast, {"do": "evaluate", "view": view}, scores)
 
+    def _personalize(self, round: int, clients: Sequence[int], broadcast: State, epochs: int, into: Store) -> None:
+        message = {"do": "personalize", "round": round, "epochs": epochs}
+        states = self._all(clients, broadcast, message, ClientWorker.client_state)
+        into.commit(dict(zip(clients, states, strict=True)))
+
     def close(self) -> None:
         """End the workers."""
         while self._workers:
@@ -69,6 +74,8 @@ class ProcessEngine(LocalEngine):
         result: Callable[[ClientWorker, Mapping[str, Any]], T],
     ) -> list[T]:
         """Every client's result, in the order asked for, whichever worker had it and when."""
+        # evaluations are of the models, all other work begins at what clients keep
+        states = self.models if message["do"] == "evaluate" else self.store
         # the largest first, so that no worker is left with a large one at the end
         waiting = sorted(clients, key=lambda k: len(self.problem.federation[k].train))
         results: dict[int, T] = {}
@@ -81,7 +88,7 @@ class ProcessEngine(LocalEngine):
                 while idle and waiting:
                     worker, client = idle.pop(), waiting.pop()
                     try:
-                        worker.ask(client, self.store.get(client), request)
+                        worker.ask(client, states.get(client), request)
                     except WorkerDied:
                         waiting.append(client)
                         idle.append(self._replace(worker, client, deaths))

@@ -12,7 +12,7 @@ from fedapm.core.samples import Samples
 from fedapm.errors import FedapmError
 from fedapm.simulation.engines.base import ClientResult, ClientResults, DriftingResult, LocalEngine
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.stores.base import ClientState
+from fedapm.simulation.stores.base import ClientState, Store
 
 
 class SequentialEngine(LocalEngine):
@@ -30,9 +30,16 @@ class SequentialEngine(LocalEngine):
     def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
         """Every client's scores on its own data."""
         return [
-            evaluate_client(self.problem, self.algorithm, client, self.store.get(client), broadcast, view)
+            evaluate_client(self.problem, self.algorithm, client, self.models.get(client), broadcast, view)
             for client in range(len(self.problem))
         ]
+
+    def _personalize(self, round: int, clients: Sequence[int], broadcast: State, epochs: int, into: Store) -> None:
+        for client in clients:
+            state = self.store.get(client)
+            into.commit(
+                {client: personalize_client(self.problem, self.algorithm, client, state, broadcast, round, epochs)}
+            )
 
 
 def train_client(
@@ -53,6 +60,33 @@ def train_client(
     task = problem.task(client, round)
     update = algorithm.client_update(broadcast, state.state, task)
     return ClientResult(client, update, network.buffers() if state.buffers else state.buffers, task.log)
+
+
+def personalize_client(
+    problem: Problem,
+    algorithm: Algorithm,
+    client: int,
+    state: ClientState,
+    broadcast: State,
+    round: int,
+    epochs: int,
+) -> ClientState:
+    """One client's personal phase after a round; where its numbers do not stay finite, the state it had.
+
+    Args:
+        problem: What is learnt.
+        algorithm: The method.
+        client: The client's position.
+        state: What it keeps.
+        broadcast: What it would receive now.
+        round: The last round.
+        epochs: Passes over its data.
+    """
+    network = problem.network(client)
+    network.load(state.buffers)
+    new = algorithm.personalize(broadcast, state.state, problem.personal_task(client, round), epochs)
+    buffers = network.buffers() if state.buffers else state.buffers
+    return ClientState(new, buffers) if new.is_finite() and buffers.is_finite() else state
 
 
 def evaluate_client(

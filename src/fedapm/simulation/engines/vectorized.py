@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from fedapm.simulation.batched.evaluate import can_evaluate, evaluate
 from fedapm.simulation.batched.network import batched_network
 from fedapm.simulation.batched.task import DROPOUT_DRAWS, BatchedTask
 from fedapm.simulation.engines.base import DriftingResult
-from fedapm.simulation.engines.sequential import SequentialEngine, evaluate_client, train_client
+from fedapm.simulation.engines.sequential import SequentialEngine, evaluate_client, personalize_client, train_client
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import InitClient, Store, Undo
 from fedapm.simulation.stores.memory import MemoryStore
@@ -64,16 +65,18 @@ class VectorizedEngine(SequentialEngine):
 
     def _train(self, round: int, selected: Sequence[int], broadcast: State) -> DriftingResult:
         if self._never is None:
-            try:
+            with self._noting_reasons():
                 return self._train_batched(round, selected, broadcast)
-            except NotBatchable as reason:
-                self._fall_back(str(reason))
-            except Exception as error:  # whatever a method or a network does not take; alone it fails again, or works
-                first_line = str(error).splitlines()[0] if str(error) else "no message"
-                self._fall_back(f"{type(error).__name__}: {first_line}")
         if round:  # round 0 is a trial, whose reasons are for whoever chooses the engine
-            self._log.info(*(f"clients are trained one by one, because {why}." for why in self.fallback_reasons))
+            self._say_reasons()
         return super()._train(round, selected, broadcast)
+
+    def _personalize(self, round: int, clients: Sequence[int], broadcast: State, epochs: int, into: Store) -> None:
+        if self._never is None:
+            with self._noting_reasons():
+                return self._personalize_batched(round, clients, broadcast, epochs, into)
+        self._say_reasons()
+        return super()._personalize(round, clients, broadcast, epochs, into)
 
     def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
         """Every client's scores on its own data."""
@@ -101,17 +104,43 @@ class VectorizedEngine(SequentialEngine):
             self._check(ordered[-1], broadcast, round, chunks[-1])
         return BatchedResult(self.store, selected, chunks)
 
+    def _personalize_batched(
+        self, round: int, clients: Sequence[int], broadcast: State, epochs: int, into: Store
+    ) -> None:
+        sizes = {k: len(self.problem.federation[k].train) for k in clients}
+        ordered = sorted(clients, key=lambda k: -sizes[k])
+        for part in self._chunks(ordered, sizes):
+            before = self.store.gather(part)
+            task = BatchedTask(self.problem, part, round + 1, self._network, lr_factor=1.0)
+            after = _wide_state(self.algorithm.personalize(broadcast, before, task, epochs), len(part))
+            finite = _finite(after.vectors.values(), task)
+            # who did not stay finite keeps what it had
+            for state, chosen in ((after, finite), (before, ~finite)):
+                index = chosen.nonzero().flatten()
+                if len(index):
+                    into.scatter([part[k] for k in index.tolist()], _rows(state, index))
+        if self.personalized is None:
+            self._check_personalized(ordered[-1], round, broadcast, epochs, into)
+
+    def _check_personalized(self, client: int, round: int, broadcast: State, epochs: int, store: Store) -> None:
+        """Compare one client with the same client by itself."""
+        state = self.store.get(client)
+        alone = personalize_client(self.problem, self.algorithm, client, state, broadcast, round, epochs).state
+        together = store.get(client).state.vectors
+        if not all(_close(t, together[field][n]) for field, v in alone.vectors.items() for n, t in v.items()):
+            raise NotBatchable(f"{self.algorithm.label} comes out differently when clients are computed together")
+
     def _evaluate_batched(self, clients: Sequence[int], broadcast: State, view: str) -> list[dict[str, Score]]:
         sizes = {k: len(self.problem.federation[k].train) for k in clients}
         scores: dict[int, dict[str, Score]] = {}
         for part in self._chunks(sorted(clients, key=lambda k: -sizes[k]), sizes):
-            u, v = self.algorithm.client_model(broadcast, self.store.gather(part), view)
+            u, v = self.algorithm.client_model(broadcast, self.models.gather(part), view)
             scores |= zip(part, evaluate(self.problem, self._network, part, u, v), strict=True)
         return [scores[k] for k in clients]
 
     def _agrees(self, client: int, broadcast: State, view: str, scores: dict[str, Score]) -> bool:
         """Whether a client evaluated with others has the scores of the same client by itself."""
-        alone = evaluate_client(self.problem, self.algorithm, client, self.store.get(client), broadcast, view)
+        alone = evaluate_client(self.problem, self.algorithm, client, self.models.get(client), broadcast, view)
         return alone.keys() == scores.keys() and all(_same_score(alone[name], scores[name]) for name in alone)
 
     def _chunks(self, clients: Sequence[int], sizes: dict[int, int]) -> list[list[int]]:
@@ -144,6 +173,20 @@ class VectorizedEngine(SequentialEngine):
                     raise NotBatchable(self._never)
         self._checked = True
 
+    @contextmanager
+    def _noting_reasons(self) -> Iterator[None]:
+        """Try to compute clients together; what speaks against it is noted, and the block is left."""
+        try:
+            yield
+        except NotBatchable as reason:
+            self._fall_back(str(reason))
+        except Exception as error:  # whatever a method or a network does not take; alone it fails again, or works
+            first_line = str(error).splitlines()[0] if str(error) else "no message"
+            self._fall_back(f"{type(error).__name__}: {first_line}")
+
+    def _say_reasons(self) -> None:
+        self._log.info(*(f"clients are trained one by one, because {why}." for why in self.fallback_reasons))
+
     def _fall_back(self, reason: str) -> None:
         if reason not in self.fallback_reasons:
             self.fallback_reasons.append(reason)
@@ -167,17 +210,14 @@ class Chunk:
         """From what a method made of stacks."""
         count = len(clients)
         sums = {name: _wide(vector, count) for name, vector in update.upload.sums.items()}
-        state = State(**{f: _wide(v, count) if isinstance(v, Vec) else v for f, v in update.state.items()})
+        state = _wide_state(update.state, count)
         u = _wide(update.u, count)
-        finite = torch.ones(count, dtype=torch.bool, device=task.network.device)
-        for vector in (*sums.values(), *state.vectors.values(), u):
-            if len(vector):
-                finite &= cast(BatchedVec, vector).finite()
+        finite = _finite((*sums.values(), *state.vectors.values(), u), task)
         weight: Any = update.upload.weight
         weights = (
             weight.values if isinstance(weight, PerClient) else torch.full((count,), float(weight), dtype=torch.float64)
         )
-        return cls(clients, sums, weights, state, u, finite.cpu(), task.log, task.losses)
+        return cls(clients, sums, weights, state, u, finite, task.log, task.losses)
 
 
 class BatchedResult:
@@ -264,6 +304,19 @@ def _wide(vector: Vec, count: int) -> BatchedVec:
     if isinstance(vector, BatchedVec):
         return vector
     return BatchedVec({n: t.expand(count, *t.shape) for n, t in vector.items()})
+
+
+def _wide_state(state: State, count: int) -> State:
+    return State(**{f: _wide(v, count) if isinstance(v, Vec) else v for f, v in state.items()})
+
+
+def _finite(vectors: Iterable[Vec], task: BatchedTask) -> Tensor:
+    """Whether each client's vectors are all finite."""
+    finite = torch.ones(len(task.clients), dtype=torch.bool, device=task.network.device)
+    for vector in vectors:
+        if len(vector):
+            finite &= cast(BatchedVec, vector).finite()
+    return finite.cpu()
 
 
 def _summed(vector: BatchedVec, rows: Tensor | None) -> Vec:

@@ -21,7 +21,7 @@ from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.simulation.engines.base import ClientResult
-from fedapm.simulation.engines.sequential import evaluate_client, train_client
+from fedapm.simulation.engines.sequential import evaluate_client, personalize_client, train_client
 from fedapm.simulation.engines.shared_memory import Fields, Note, OutOfSpace, SharedMemory
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import ClientState
@@ -53,7 +53,7 @@ class ClientWorker(WorkerProcess):
 
     def ask(self, client: int, client_state: ClientState, message: Mapping[str, Any]) -> None:
         """Give the worker a client to run."""
-        note = self.inbox.write({"state": client_state.state, "kept": {"buffers": client_state.buffers}})
+        note = self.inbox.write(_groups(client_state))
         self.client = client
         self.send({**message, "client": client, "kept": note})
 
@@ -65,6 +65,10 @@ class ClientWorker(WorkerProcess):
         update = ClientUpdate(Upload(sums, answer["weight"]), State(**groups["state"]), cast(Vec, more["u"]))
         log = [SolveStats(**stats) for stats in answer["log"]]
         return ClientResult(answer["client"], update, cast(Vec, more["buffers"]), log)
+
+    def client_state(self, answer: Mapping[str, Any]) -> ClientState:
+        """A client's state after a personal phase."""
+        return _client_state(self.outbox, answer["kept"])
 
 
 def _serve(
@@ -103,8 +107,12 @@ def _serve(
             os._exit(0)
 
 
-def _client_state(inbox: SharedMemory, note: Note) -> ClientState:
-    groups = inbox.read(note)
+def _groups(client_state: ClientState) -> dict[str, Fields]:
+    return {"state": client_state.state, "kept": {"buffers": client_state.buffers}}
+
+
+def _client_state(memory: SharedMemory, note: Note) -> ClientState:
+    groups = memory.read(note)
     return ClientState(State(**groups["state"]), cast(Vec, groups["kept"]["buffers"]))
 
 
@@ -119,6 +127,9 @@ def _answer(
     client = asked["client"]
     if asked["do"] == "evaluate":
         return {"scores": evaluate_client(problem, algorithm, client, state, broadcast, asked["view"])}
+    if asked["do"] == "personalize":
+        new = personalize_client(problem, algorithm, client, state, broadcast, asked["round"], asked["epochs"])
+        return {"kept": outbox.write(_groups(new))}
     result = train_client(problem, algorithm, client, state, broadcast, asked["round"])
     groups: dict[str, Fields] = {
         "sums": result.update.upload.sums,
