@@ -62,6 +62,7 @@ def train(
     checkpoint_every: int | None = None,
     save_models: bool | None = None,
     stationarity: bool | None = None,
+    theory: bool | None = None,
     weights: Literal["uniform", "samples"] | None = None,
     units: Literal["client", "paper"] | None = None,
     device: str | None = None,
@@ -110,6 +111,7 @@ def train(
         checkpoint_every: Rounds between checkpoints; 0 saves only when the run stops.
         save_models: Whether every client's model is written to ``out`` when the run is complete.
         stationarity: Whether to record how far FedAPM is from a stationary point.
+        theory: Whether to record the Lyapunov function of FedAPM, and how much clients disagree.
         weights: α_i: every client the same, or by its number of samples.
         units: Whether hyperparameters are meant for m·α_i·f_i or for α_i·f_i.
         device: Where to compute, such as "cpu" or "cuda".

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt, Lt
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
-from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Stationarity, Upload
+from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, Lagrangian, State, Stationarity, Upload
 from fedapm.core.search_space import EPOCHS_V, LR_V, choices, log_range
 from fedapm.core.task import Epochs, Prox, StopRule, Task, UntilStationary
 from fedapm.core.vec import Vec
@@ -114,3 +114,11 @@ class FedAPM(Algorithm):
         return Stationarity(
             {"u": task.alpha * g_u + state.pi + self.rho * gap, "v": g_v, "consensus": gap}, {"dual": state.pi}
         )
+
+    def lagrangian(self, broadcast: State, state: State, task: Task) -> Lagrangian | None:
+        """L_i, and the 29/(ρ(1 − μ))·ξ_i that make L̃ of it; without a penalty there is no Lagrangian."""
+        if not self.rho:
+            return None
+        gap = state.u - broadcast.u
+        value = task.alpha * task.value(state.u, state.v) + state.pi @ gap + 0.5 * self.rho * gap.sq()
+        return Lagrangian(value, 29 * state.xi / (self.rho * (1 - self.mu)), gap.norm(), self.rho)

@@ -9,7 +9,7 @@ Evaluation = dict[str, Any]
 
 
 class RoundRecord(TypedDict, total=False):
-    """One round. ``stationarity`` is there only where it was asked for."""
+    """One round. ``stationarity`` and ``theory`` are there only where they were asked for."""
 
     round: int
     selected: list[int]
@@ -25,5 +25,7 @@ class RoundRecord(TypedDict, total=False):
     local: dict[str, float | int] | None
     """What the local solvers did: epochs, loss, and under the ξ-rule what was achieved."""
     stationarity: dict[str, float] | None
+    theory: dict[str, float | None]
+    """What the method's analysis speaks of; see ``fedapm.simulation.measures``."""
     evaluations: dict[str, Evaluation] | None
     """One entry for each of the method's views; None where the round was not evaluated."""

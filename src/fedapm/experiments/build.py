@@ -122,7 +122,13 @@ def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
 
 def schedule(engine: EngineSettings) -> Schedule:
     """How long, with whom, how often to look."""
-    return Schedule(engine.rounds, Sampling(engine.fraction, engine.count), engine.evaluate_every, engine.stationarity)
+    return Schedule(
+        engine.rounds,
+        Sampling(engine.fraction, engine.count),
+        engine.evaluate_every,
+        engine.stationarity,
+        engine.theory,
+    )
 
 
 def problem(

@@ -117,6 +117,9 @@ class EngineSettings:
     """Whether every client's model is written when the run is complete."""
     stationarity: bool = False
     """Whether to record how far FedAPM is from a stationary point (a full gradient of every client)."""
+    theory: bool = False
+    """Whether to record in each round what the analysis speaks of: the Lyapunov function and the residuals of ADMM for
+    FedAPM, and for all methods how much clients disagree (a loss and a full gradient of every client)."""
     weights: Literal["uniform", "samples"] = "uniform"
     """α_i: every client the same, or by its number of samples."""
     units: Literal["client", "paper"] = "client"

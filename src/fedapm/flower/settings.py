@@ -94,6 +94,7 @@ def deployment(*layers: Mapping[str, Any]) -> Deployment:
     selected = build.schedule(experiment.engine).sampling.size(len(clients))
     if flower.minimum > selected:
         raise FedapmError(f"flower.minimum = {flower.minimum}, but only {selected} clients are selected in a round.")
-    if experiment.engine.stationarity:
-        raise FedapmError("engine.stationarity needs every client's dual on the server; leave it out on Flower.")
+    for name in ("stationarity", "theory"):
+        if getattr(experiment.engine, name):
+            raise FedapmError(f"engine.{name} needs every client's state on the server; leave it out on Flower.")
     return Deployment(experiment, flower, clients)

@@ -50,6 +50,7 @@ class Schedule:
     sampling: Sampling
     evaluate_every: int = 1
     stationarity: bool = False
+    theory: bool = False
 
     def evaluates(self, round: int) -> bool:
         """Whether models are evaluated after a round; the first and the last always are."""
@@ -169,6 +170,9 @@ class Loop:
         if self.schedule.stationarity:
             broadcast = self.algorithm.broadcast(after.server)
             record["stationarity"] = self.engine.stationarity(after.round, broadcast)
+        if self.schedule.theory:
+            sent = [self.algorithm.broadcast(state.server) for state in (before, after)]
+            record["theory"] = self.engine.theory(after.round, *sent)
         return record
 
     def _finish(self, after: RunState, record: RoundRecord, began: float) -> None:

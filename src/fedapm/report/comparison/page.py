@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedapm.report.comparison import heading
 from fedapm.report.comparison.headline import headline_sentences
-from fedapm.report.comparison.sections import clients, curves, published, settings, summary, targets, warnings
+from fedapm.report.comparison.sections import clients, curves, published, settings, summary, targets, theory, warnings
 from fedapm.report.evaluated_on import validation_sentence
 from fedapm.report.page import Page, Section
 from fedapm.report.results import Results
@@ -39,6 +39,7 @@ def _sections(results: Results, levels: Mapping[str, float]) -> list[Section]:
         curves.section(results),
         published.section(results),
         clients.section(results),
+        theory.section(results),
         warnings.section(results),
         settings.section(results),
     )
