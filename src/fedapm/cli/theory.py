@@ -95,7 +95,7 @@ def _tables(study: Study) -> Iterator[Table]:
                 spread = (statistics.median(values), min(values), max(values))
                 table.add_row(f"L_{name} = ‖∇²_{block} f_i‖", *map(number, spread))
         if not all(c.converged for c in study.constants):
-            table.caption = "power iteration did not come to rest everywhere: true values may be larger"
+            table.caption = "the iteration did not come to rest everywhere: true values may be larger"
         yield table
     if study.in_use is not None and study.demanded is not None:
         table = _table("Penalties", "in use", "demanded", "")

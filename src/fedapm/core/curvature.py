@@ -1,7 +1,8 @@
-"""Curvature: spectral norms of the blocks of a client's Hessian, by power iteration on Hessian-vector products.
+"""Curvature: spectral norms of the blocks of a client's Hessian, from Hessian-vector products.
 
 The norm of ∇²_uu f_i at a point is how fast ∇_u f_i changes there when u moves, that of ∇²_uv f_i when v moves. The
-Hessian itself is never formed.
+Hessian itself is never formed. The vectors are those of power iteration, x, BᵀBx, (BᵀB)²x, …; the norm is taken over
+all that they span (Golub and Kahan's bidiagonalization), which takes far fewer of them than the last one alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -22,8 +24,10 @@ from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 
 TOLERANCE = 1e-4
-"""Power iteration stops where a step changes the norm by a smaller share."""
-MOST_STEPS = 100
+"""The iteration stops where two steps in a row change the norm by a smaller share."""
+MOST_STEPS = 50
+EXHAUSTED = 1e-6
+"""A new vector that is a smaller share of the norm is rounding: those before it span all that the block can reach."""
 
 
 class NotTwiceDifferentiable(FedapmError):
@@ -32,12 +36,12 @@ class NotTwiceDifferentiable(FedapmError):
 
 @dataclass(frozen=True)
 class SpectralNorm:
-    """The norm of a matrix as power iteration found it: never above the true one, up to rounding."""
+    """The norm of a matrix as the iteration found it: never above the true one, up to rounding."""
 
     value: float
     steps: int
     converged: bool
-    """Whether the last step changed little; otherwise the true norm may be larger."""
+    """Whether the last steps changed little; otherwise the true norm may be larger."""
 
 
 class Hessian:
@@ -82,30 +86,46 @@ class Hessian:
         Args:
             rows: The parameters it has rows for.
             columns: The parameters it has columns for.
-            stream: Draws the vector that power iteration starts from.
+            stream: Draws the vector that the iteration starts from.
 
         Returns:
             For a diagonal block the largest magnitude of an eigenvalue, else the largest singular value.
         """
-        symmetric = tuple(rows) == tuple(columns)
-        x = _unit(self.at.only(columns).map(lambda t: _normal(t, stream)))
-        value = 0.0
+        v = _unit(self.at.only(columns).map(lambda t: _normal(t, stream)))
+        u, beta = self.at.only(rows).zeros(), 0.0
+        diagonal: list[float] = []
+        above: list[float] = []
+        found, calm = 0.0, 0
         for step in range(1, MOST_STEPS + 1):
-            before = value
-            y = self.apply(rows, columns, x)
-            value = y.norm()
-            if not math.isfinite(value):
+            left = self.apply(rows, columns, v) - beta * u
+            alpha = left.norm()
+            if not math.isfinite(alpha):
                 raise FedapmError("the curvature is not finite: the model has diverged.")
-            if not value:
-                return SpectralNorm(0.0, step, True)
-            x = _unit(y if symmetric else self.apply(columns, rows, _unit(y)))
-            if abs(value - before) <= TOLERANCE * value:
-                return SpectralNorm(value, step, True)
-        return SpectralNorm(value, MOST_STEPS, False)
+            diagonal.append(alpha)
+            before, found = found, _bidiagonal_norm(diagonal, above)
+            calm = calm + 1 if abs(found - before) <= TOLERANCE * found else 0
+            if calm == 2 or alpha <= EXHAUSTED * found:
+                return SpectralNorm(found, step, True)
+            u = left / alpha
+            right = self.apply(columns, rows, u) - alpha * v
+            beta = right.norm()
+            if beta <= EXHAUSTED * found:
+                return SpectralNorm(found, step, True)
+            v = right / beta
+            above.append(beta)
+        return SpectralNorm(found, MOST_STEPS, False)
+
+
+def _bidiagonal_norm(diagonal: Sequence[float], above: Sequence[float]) -> float:
+    """The largest singular value of a matrix that has nothing but a diagonal and the numbers above it."""
+    matrix = np.diag(np.asarray(diagonal)) + np.diag(np.asarray(above), 1)
+    return float(np.linalg.norm(matrix, 2))
 
 
 def _slope(loss: Tensor, parameters: list[Tensor], x: list[Tensor]) -> Tensor:
     """⟨∇f, x⟩ as a function that can be differentiated once more."""
+    if not loss.requires_grad:
+        return loss
     gradient = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
     return torch.stack([(g * d).sum() for g, d in zip(gradient, x, strict=True)]).sum()
 

@@ -104,7 +104,7 @@ def disagreement(problem: Problem, algorithm: Algorithm, states: States, round: 
     alike, m − 1 where their pulls have nothing to do with each other, without bound where they cancel.
 
     Returns:
-        The ratio; infinite where the mean is zero and the pulls are not, None where nothing is shared.
+        The ratio; infinite where the mean is zero and the pulls are not, None where nobody pulls at a shared part.
     """
     u = broadcast.vectors.get("u")
     if not u:
@@ -121,7 +121,7 @@ def disagreement(problem: Problem, algorithm: Algorithm, states: States, round: 
     common, spread = pulls.sq(), len(squares) * math.fsum(squares)
     if common > 0:
         return max(spread / common - 1, 0.0)
-    return math.inf if spread > 0 else 0.0
+    return math.inf if spread > 0 else None
 
 
 def _clients(problem: Problem, states: States, round: int) -> Iterator[tuple[LocalTask, State]]:

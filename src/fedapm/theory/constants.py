@@ -34,7 +34,7 @@ class ClientConstants:
     uv: float | None
     """L_uv: ‖∇²_uv f_i‖, which is also L_vu."""
     converged: bool = True
-    """Whether power iteration came to rest for every block; where it did not, the true numbers may be larger."""
+    """Whether the iteration came to rest for every block; where it did not, the true numbers may be larger."""
 
 
 def chosen_clients(problem: Problem, count: int) -> list[int]:

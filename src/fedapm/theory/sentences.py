@@ -43,7 +43,7 @@ def disagreement_sentence(study: Study) -> str:
     if study.cancels:
         return "The clients' pulls at the shared part cancel: averaging several local steps would leave this point."
     if ratio is None:
-        return "Nothing is shared, so there is nothing to disagree about."
+        return "No client's model pulls at a shared part, so there is nothing to disagree about."
     if study.local_steps <= 1:
         return (
             f"Clients disagree by a factor of {number(ratio)}, but a round is one local step: its average is exact "

@@ -1,4 +1,4 @@
-"""What the paper's analysis says about the runs: curvature and bounds, the Lyapunov function, residuals, disagreement."""
+"""What the analysis says about the runs: curvature and bounds, the Lyapunov function, residuals, disagreement."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def _above_lowest(_: Series, run: Run) -> dict[int, float]:
 RESIDUALS: tuple[tuple[str, str, str], ...] = (
     ("primal ‖uᵢ − ū‖", "theory", "primal"),
     ("dual ρ‖ū⁺ − ū‖", "theory", "dual"),
-    ("∇ᵤL", "stationarity", "u"),
-    ("∇ᵥf", "stationarity", "v"),
-    ("Σ πᵢ", "stationarity", "dual"),
+    ("‖∇ᵤL‖", "stationarity", "u"),
+    ("‖∇ᵥf‖", "stationarity", "v"),
+    ("‖Σ πᵢ‖", "stationarity", "dual"),
 )
 """What each line is called, and where a record has it. ``consensus`` is the primal residual in another scale."""
 
@@ -122,7 +122,7 @@ def _residual_lines(series: Series) -> Sequence[Line]:
     lines = []
     for place, (name, table, key) in enumerate(RESIDUALS):
         values = curve(series, Quantity(key, name, "", _field(table, key)))
-        if values is not None and any(values.mean):
+        if values is not None:
             lines.append(Line(name, Style(COLORS[place], MARKERS[place], position=place), values, False))
     # the stationary point alone has a figure among the curves
     return lines if any(line.name == RESIDUALS[0][0] for line in lines) else ()
@@ -139,7 +139,9 @@ def _disagreement(results: Results) -> Figure | None:
 
 
 def _field(table: str, key: str) -> Callable[[Series, Run], dict[int, float]]:
+    """Read a number of a record; a residual that is zero has no place on a log scale."""
+
     def value(row: dict[str, Any]) -> Any:
-        return (row.get(table) or {}).get(key)
+        return (row.get(table) or {}).get(key) or None
 
     return of_round(value)
