@@ -108,7 +108,7 @@ def test_the_commands_of_the_readme_work_one_after_the_other(tmp_path, monkeypat
         "sweep": [*tiny, "--seeds", "0"],
         "paper": [*tiny, "--trials", "1", "--seeds", "0", "--methods", "fedapm,local"],
     }
-    assert {line[0] for line in shown} == {"list", "report", "export", *less}
+    assert {line[0] for line in shown} == {"list", "report", "export", "theory", *less}
     for line in shown:
         cli.app([*line, *less.get(line[0], [])], standalone_mode=False)
     assert (tmp_path / "runs" / "several" / "report.html").is_file()

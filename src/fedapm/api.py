@@ -68,6 +68,7 @@ def train(
     save_models: bool | None = None,
     stationarity: bool | None = None,
     final_personal_epochs: int | None = None,
+    theory: bool | None = None,
     weights: Literal["uniform", "samples"] | None = None,
     units: Literal["client", "paper"] | None = None,
     device: str | None = None,
@@ -125,6 +126,7 @@ def train(
         stationarity: Whether to record how far FedAPM is from a stationary point.
         final_personal_epochs: Epochs of a closing phase, in which every client continues its personal part at the
             final shared model; 0 leaves it out.
+        theory: Whether to record the Lyapunov function of FedAPM, and how much clients disagree.
         weights: α_i: every client the same, or by its number of samples.
         units: Whether hyperparameters are meant for m·α_i·f_i or for α_i·f_i.
         device: Where to compute, such as "cpu" or "cuda".

@@ -43,6 +43,10 @@ def logistic(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(output, target)
 
 
+def quartic(output: Tensor, target: Tensor) -> Tensor:
+    return 0.25 * ((output - target) ** 4).mean()
+
+
 @dataclass(frozen=True)
 class Convex:
     """A strongly convex federated problem f_i(v_i, u) and its exact solution."""
@@ -128,12 +132,13 @@ def run(
     fraction: float = 1.0,
     *,
     stationarity: bool = False,
+    theory: bool = False,
     watch: list[Picture] | None = None,
     evaluate_every: int = 10**9,
 ) -> tuple[Picture, list[RoundRecord]]:
     """Run a method; ``watch`` collects a picture of each round that later rounds do not change."""
     problem.rounds = rounds
-    schedule = Schedule(rounds, Sampling(fraction), evaluate_every, stationarity)
+    schedule = Schedule(rounds, Sampling(fraction), evaluate_every, stationarity, theory)
     engine = SequentialEngine(problem, method)
     return play(problem, method, schedule, [Watcher(watch, engine)] if watch is not None else [], engine)
 

@@ -9,22 +9,7 @@ from fedapm import FedAPM
 from fedapm.core.solver import SGDConfig
 from tests.helpers.problems import convex, run
 from tests.theory.lagrangian import consensus_error, lagrangian, lyapunov
-
-
-def lipschitz(known) -> tuple[float, float, float]:
-    """L_u, L_v and L_uv of quadratic f_i: norms of the blocks of their Hessians."""
-    bounds = []
-    for client in known.federation.clients:
-        x, w = (part.numpy() for part in client.train.inputs)
-        n = len(x)
-        bounds.append(
-            (
-                np.linalg.norm(x.T @ x / n, 2) + known.ridge,
-                np.linalg.norm(w.T @ w / n, 2) + known.ridge,
-                np.linalg.norm(x.T @ w / n, 2),
-            )
-        )
-    return tuple(max(column) for column in zip(*bounds, strict=True))
+from tests.theory.test_bounds import bounded
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +18,7 @@ def known():
 
 
 def trace(known, fraction: float, rounds: int):
-    l_u, l_v, l_uv = lipschitz(known)
-    rho = 3 * max(l_u, l_uv)
-    sigma = max(8 / 15 * rho, l_v)
-    method = FedAPM(rho=rho, sigma=sigma, xi=0.5, mu=0.8, max_epochs=3000, server="all", v_at="local", u_start="local")
-    problem = known.problem(method, SGDConfig(lr=1 / (l_u + rho), batch_size=0, weight_decay=known.ridge))
+    method, problem = bounded(known)
     states = []
     run(problem, method, rounds, fraction, watch=states)
     return method, problem, states

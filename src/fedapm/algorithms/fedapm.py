@@ -13,7 +13,7 @@ from annotated_types import Gt, Lt
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from fedapm.algorithms.consensus import Consensus
-from fedapm.core.algorithm import ClientUpdate, State, Stationarity
+from fedapm.core.algorithm import ClientUpdate, Lagrangian, State, Stationarity
 from fedapm.core.search_space import EPOCHS_V, LR_V, SearchSpace, choices, log_range
 from fedapm.core.task import Epochs, Prox, StopRule, Task, UntilStationary
 from fedapm.core.vec import Vec
@@ -109,3 +109,11 @@ class FedAPM(Consensus):
         return Stationarity(
             {"u": task.alpha * g_u + state.pi + rho * gap, "v": g_v, "consensus": gap}, {"dual": state.pi}
         )
+
+    def lagrangian(self, broadcast: State, state: State, task: Task) -> Lagrangian | None:
+        """L_i, and the 29/(ρ(1 − μ))·ξ_i that make L̃ of it; without a penalty there is no Lagrangian."""
+        gap, rho = state.u - broadcast.u, self.penalty(broadcast, task)
+        if not rho:
+            return None
+        value = task.alpha * task.value(state.u, state.v) + state.pi @ gap + 0.5 * rho * gap.sq()
+        return Lagrangian(value, 29 * state.xi / (rho * (1 - self.mu)), gap.norm(), rho)

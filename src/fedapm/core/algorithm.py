@@ -272,6 +272,11 @@ class Algorithm(ABC):
         del broadcast, state, task
         return None
 
+    def lagrangian(self, broadcast: State, state: State, task: Task) -> Lagrangian | None:
+        """A client's part in the method's augmented Lagrangian, where the method has one."""
+        del broadcast, state, task
+        return None
+
 
 @dataclass(frozen=True)
 class Stationarity:
@@ -281,3 +286,17 @@ class Stationarity:
     """Conditions every client must meet by itself."""
     summed: Mapping[str, Vec] = field(default_factory=dict)
     """Conditions on the sum over all clients."""
+
+
+@dataclass(frozen=True)
+class Lagrangian:
+    """One client's part in an augmented Lagrangian, and in the Lyapunov function made of it."""
+
+    value: float
+    """L_i."""
+    slack: float
+    """What the Lyapunov function adds for a subproblem that is solved approximately."""
+    gap: float
+    """‖u_i − ū‖."""
+    rho: float
+    """ρ, the weight of the penalty on the gap."""

@@ -148,7 +148,7 @@ class Network:
             share = len(batch) / len(samples)
             loss = self.loss(data.call(*batch.inputs), batch.targets)
             value += share * loss.item()
-            if parameters:
+            if parameters and loss.requires_grad:
                 grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
                 torch._foreach_add_(sums, grads, alpha=share)
         return value, Vec(dict(zip(names, sums, strict=True)))

@@ -48,6 +48,10 @@ class Prior:
         """Its value at p."""
         return 0.5 * self.weight * (p.only(self.center) - self.center).sq()
 
+    def curvature(self, name: str) -> float:
+        """Its second derivative in each coordinate of a parameter."""
+        return self.weight if name in self.center else 0.0
+
     def added(self, gradient: Vec, p: Vec) -> Vec:
         """A gradient plus that of this term at p."""
         pull = gradient.only(self.center) + self.weight * (p.only(self.center) - self.center)
@@ -99,4 +103,4 @@ class Objective:
         return self.weight_decay[name] if isinstance(self.weight_decay, Mapping) else self.weight_decay
 
     def _prior(self, name: str) -> float:
-        return self.prior.weight if self.prior is not None and name in self.prior.center else 0.0
+        return self.prior.curvature(name) if self.prior is not None else 0.0

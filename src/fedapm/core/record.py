@@ -19,7 +19,9 @@ class Closing(TypedDict):
 
 
 class RoundRecord(TypedDict, total=False):
-    """One round. ``stationarity`` is there only where it was asked for, ``closing`` only after a closing phase."""
+    """One round. ``stationarity`` and ``theory`` are there only where they were asked for, ``closing`` only after a
+    closing phase.
+    """
 
     round: int
     selected: list[int]
@@ -37,6 +39,8 @@ class RoundRecord(TypedDict, total=False):
     server: dict[str, float]
     """The numbers in the server's state, such as FedAPM's ρ and θ; not there for methods that have none."""
     stationarity: dict[str, float] | None
+    theory: dict[str, float | None]
+    """What the method's analysis speaks of; see ``fedapm.simulation.measures``."""
     evaluations: dict[str, Evaluation] | None
     """One entry for each of the method's views; None where the round was not evaluated."""
     closing: Closing

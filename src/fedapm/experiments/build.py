@@ -136,8 +136,14 @@ def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
 
 def schedule(engine: EngineSettings) -> Schedule:
     """How long, with whom, how often to look."""
-    sampling = Sampling(engine.fraction, engine.count)
-    return Schedule(engine.rounds, sampling, engine.evaluate_every, engine.stationarity, engine.final_personal_epochs)
+    return Schedule(
+        engine.rounds,
+        Sampling(engine.fraction, engine.count),
+        engine.evaluate_every,
+        engine.stationarity,
+        engine.theory,
+        engine.final_personal_epochs,
+    )
 
 
 def problem(

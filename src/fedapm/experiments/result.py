@@ -30,6 +30,9 @@ from fedapm.simulation.engines.base import LocalEngine
 from fedapm.simulation.engines.sequential import load_model
 from fedapm.simulation.spec import RunSpec, Tables
 from fedapm.simulation.state import RunState
+from fedapm.theory.course import course
+from fedapm.theory.findings import Findings
+from fedapm.theory.study import study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -263,6 +266,28 @@ class Result(BaseResult):
         write_info(path, self.spec.info() | self.state.info("complete"))
         return path
 
+    def theory(self, clients: int = 5, samples: int = 1000) -> Findings:
+        """The quantities of the analysis where the run ended: curvature, bounds on ρ and σ, disagreement, rates.
+
+        Args:
+            clients: How many clients' curvature is estimated.
+            samples: At most so many of a client's samples are used for that; 0 uses all.
+
+        Returns:
+            The numbers, and sentences that say what they mean.
+        """
+        spec, state = self.spec, self.state
+        found = study(
+            spec.problem,
+            spec.algorithm,
+            self.engine.client_state,
+            state.server,
+            state.round,
+            clients=clients,
+            samples=samples,
+        )
+        return Findings(found, course(self.records))
+
     def report(self, path: str | Path) -> Path:
         """Write the report as one HTML file."""
         from fedapm.report import write_report
@@ -330,5 +355,6 @@ def _row(record: RoundRecord) -> dict[str, Any]:
     row |= {f"local.{k}": v for k, v in (record["local"] or {}).items()}
     row |= {f"server.{k}": v for k, v in record.get("server", {}).items()}
     row |= {f"stationarity.{k}": v for k, v in (record.get("stationarity") or {}).items()}
+    row |= {f"theory.{k}": v for k, v in record.get("theory", {}).items()}
     row["selected"], row["dropped"] = len(record["selected"]), len(record["dropped"])
     return row

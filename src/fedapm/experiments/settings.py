@@ -141,6 +141,9 @@ class EngineSettings:
     """Epochs of a closing phase: after the last round every client, whether it took part in it or not, continues its
     personal part at the final shared model, on its own data; 0 leaves it out. Methods without a personal part have
     none."""
+    theory: bool = False
+    """Whether to record in each round what the analysis speaks of: the Lyapunov function and the residuals of ADMM for
+    FedAPM, and for all methods how much clients disagree (a loss and a full gradient of every client)."""
     weights: Literal["uniform", "samples"] = "uniform"
     """α_i: every client the same, or by its number of samples."""
     units: Literal["client", "paper"] = "client"

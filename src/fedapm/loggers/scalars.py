@@ -19,6 +19,7 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     values["drift"] = record.get("drift")
     values |= {f"local/{name}": value for name, value in (record.get("local") or {}).items()}
     values |= {f"stationarity/{name}": value for name, value in (record.get("stationarity") or {}).items()}
+    values |= {f"theory/{name}": value for name, value in (record.get("theory") or {}).items()}
     values |= {"bytes/up": record.get("bytes_up"), "bytes/down": record.get("bytes_down")}
     values["bytes/total_down"] = record.get("total_bytes_down")
     values[EVERY_ROUND] = record.get("total_bytes_up")

@@ -20,6 +20,7 @@ MAY_CHANGE_ON_RESUME = {
     "engine.store",
     "engine.checkpoint_every",
     "engine.save_models",
+    "engine.theory",
 }
 """Settings that a resumed run may change, because its results do not depend on them."""
 RENAMED_VALUES = {"engine.engine": {"vectorised": "vectorized"}, "engine.store": {"mapped": "disk"}}

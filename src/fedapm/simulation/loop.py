@@ -53,6 +53,7 @@ class Schedule:
     sampling: Sampling
     evaluate_every: int = 1
     stationarity: bool = False
+    theory: bool = False
     closing_epochs: int = 0
     """Epochs of the closing phase, in which every client continues its personal part after the last round."""
 
@@ -180,6 +181,9 @@ class Loop:
         if self.schedule.stationarity:
             broadcast = self.algorithm.broadcast(after.server)
             record["stationarity"] = self.engine.stationarity(after.round, broadcast)
+        if self.schedule.theory:
+            sent = [self.algorithm.broadcast(state.server) for state in (before, after)]
+            record["theory"] = self.engine.theory(after.round, *sent)
         return record
 
     def _finish(self, after: RunState, record: RoundRecord, began: float) -> None:

@@ -14,6 +14,7 @@ from fedapm.report.comparison.sections import (
     settings,
     summary,
     targets,
+    theory,
     unseen,
     warnings,
 )
@@ -51,6 +52,7 @@ def _sections(results: Results, levels: Mapping[str, float]) -> list[Section]:
         curves.section(results),
         published.section(results),
         clients.section(results),
+        theory.section(results),
         warnings.section(results),
         settings.section(results),
     )

@@ -13,8 +13,8 @@ from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State
 from fedapm.core.metrics import Score
 from fedapm.core.record import RoundRecord
 from fedapm.core.solver import SolveStats
-from fedapm.core.vec import Vec, mean, total
-from fedapm.simulation import checkpoint
+from fedapm.core.vec import Vec, mean
+from fedapm.simulation import checkpoint, measures
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.state import RunState
 from fedapm.simulation.stores import StoreKind, open_store
@@ -109,6 +109,17 @@ class Engine(ABC):
         del round, broadcast
         return None
 
+    def theory(self, round: int, before: State, after: State) -> dict[str, float | None]:
+        """What the method's analysis speaks of, over all clients, where that can be known.
+
+        Args:
+            round: The round that has ended.
+            before: What the server sent at its start.
+            after: What it would send now.
+        """
+        del round, before, after
+        return {}
+
     @abstractmethod
     def save(self, folder: Path, state: RunState, record: RoundRecord) -> None:
         """Write a checkpoint of the run and of all clients' states."""
@@ -189,23 +200,11 @@ class LocalEngine(Engine):
 
     def stationarity(self, round: int, broadcast: State) -> dict[str, float] | None:
         """The norm of each condition of a stationary point over all clients, and of all together."""
-        squares: dict[str, float] = {}
-        sums: dict[str, list[Vec]] = {}
-        for client in range(len(self.problem)):
-            client_state = self.store.get(client)
-            self.problem.network(client).load(client_state.buffers)
-            residuals = self.algorithm.stationarity(broadcast, client_state.state, self.problem.task(client, round))
-            if residuals is None:
-                return None
-            for name, vector in residuals.each.items():
-                squares[name] = squares.get(name, 0.0) + vector.sq()
-            for name, vector in residuals.summed.items():
-                sums.setdefault(name, []).append(vector)
-        squares |= {name: total(vectors).sq() for name, vectors in sums.items()}
-        if not all(map(math.isfinite, squares.values())):
-            return None
-        norms = {name: math.sqrt(square) for name, square in squares.items()}
-        return norms | {"total": math.sqrt(math.fsum(squares.values()))}
+        return measures.stationarity(self.problem, self.algorithm, self.store.get, round, broadcast)
+
+    def theory(self, round: int, before: State, after: State) -> dict[str, float | None]:
+        """What the method's analysis speaks of; see :mod:`fedapm.simulation.measures`."""
+        return measures.theory(self.problem, self.algorithm, self.store.get, round, before, after)
 
     def save(self, folder: Path, state: RunState, record: RoundRecord) -> None:
         """Write a checkpoint of the run and of all clients' states."""
