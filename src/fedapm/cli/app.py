@@ -13,7 +13,7 @@ from fedapm.errors import FedapmError, Interrupted
 from fedapm.loggers.console import configure
 from fedapm.version import __version__
 
-COMMANDS = ("run", "compare", "sweep", "tune", "paper", "report", "export", "list", "data", "flower")
+COMMANDS = ("run", "compare", "sweep", "tune", "split", "paper", "report", "export", "list", "data", "flower")
 """The modules beside this one that hold commands, in the order in which --help lists them."""
 
 app = typer.Typer(

@@ -47,7 +47,7 @@ def resolve(*layers: Mapping[str, Any]) -> Experiment:
     model = tables.get("model", {})
     own = defaults["model"].get("name")
     if isinstance(model, Mapping) and (
-        {"preset", "personal", "shared"} & model.keys() or model.get("name", own) != own
+        {"preset", "personal", "shared", "split"} & model.keys() or model.get("name", own) != own
     ):
         # a user who says what is personal, or takes another network, does not mean the data set's own preset
         defaults["model"].pop("preset", None)
@@ -163,8 +163,8 @@ def plan(
         if clients.validation:
             settings["data"]["validation"] = clients.validation
     clients = clients or federation(experiment.data)
-    network = model or _network(experiment, clients)
-    run_problem = problem(experiment, clients, network, loss, experiment.engine.device, metrics)
+    own = model or network(experiment, clients)
+    run_problem = problem(experiment, clients, own, loss, experiment.engine.device, metrics)
     if model is not None:
         settings["model"]["name"] = type(run_problem.network(0).module).__name__
     return RunSpec(
@@ -180,7 +180,8 @@ def plan(
     )
 
 
-def _network(experiment: Experiment, clients: Federation) -> Model:
+def network(experiment: Experiment, clients: Federation) -> Model:
+    """The network that the settings name, made to measure for the clients' data."""
     if experiment.model.name is None:
         raise FedapmError(f"say which network to train on {experiment.data.name} (model.name).")
     return models.factory(experiment.model.name, clients.classes, experiment.model.options, clients.shapes)
