@@ -32,6 +32,7 @@ from fedapm.runs.folder import locked, refuse_foreign
 from fedapm.runs.layout import CANDIDATES, CHECKPOINTS, SPLIT_INFO
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.problem import Model, model_factory
+from fedapm.simulation.spec import RunSpec
 from fedapm.simulation.state import RunState
 from fedapm.tuning.split.advice import advise
 from fedapm.tuning.split.ladder import Rung, cost, ladder
@@ -93,8 +94,10 @@ def find_split(
         refuse_foreign(out, SPLIT_INFO, "split")
         arguments = plan.as_dict() | {"method": experiment.algorithm.label, "clients": len(clients)}
         record = SearchRecord(out, arguments, settings, candidates, rungs)
-        record.write()
         trainer = _Trainer(base, _for_scoring(clients, base.data), out, model, loss, metrics, continued)
+        # what is refused leaves nothing behind
+        trainer.spec(candidates[0], rungs[0].rounds, plan.seeds[0])
+        record.write()
         return _Search(record, plan, candidates, rungs, trainer, cost(rungs, continued), progress).run()
 
 
@@ -150,14 +153,17 @@ class _Trainer:
         self, number: int, candidate: SplitCandidate, rounds: int, seed: int, callback: Callback
     ) -> list[RoundRecord]:
         """Run a candidate up to a round, from where it stands if it was run before; the records of all its rounds."""
+        spec, folder = self.spec(candidate, rounds, seed), self._folder(number, rounds, seed)
+        return execute(spec, folder, resume=True, progress=False, callbacks=[lambda *_: callback]).records
+
+    def spec(self, candidate: SplitCandidate, rounds: int, seed: int) -> RunSpec:
+        """A candidate's run."""
         experiment = replace(
             self.base,
             model=self.base.model.with_patterns(candidate.personal, candidate.shared),
             engine=replace(self.base.engine, rounds=rounds, seed=seed),
         )
-        spec = build.plan(experiment, self.clients, self.model, self.loss, self.metrics)
-        folder = self._folder(number, rounds, seed)
-        return execute(spec, folder, resume=True, progress=False, callbacks=[lambda *_: callback]).records
+        return build.plan(experiment, self.clients, self.model, self.loss, self.metrics)
 
     def _folder(self, number: int, rounds: int, seed: int) -> Path:
         folder = self.out / CANDIDATES / f"{number:02d}" / f"seed-{seed}"
