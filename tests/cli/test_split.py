@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -24,27 +25,31 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def split(*more: object) -> Outcome:
-    return fedapm("split", *QUICK, "--out", "search", *more)
-
-
-def test_a_search_prints_a_table_the_advice_and_the_command() -> None:
-    outcome = split()
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """A finished search, only to be read, and what it printed."""
+    folder = tmp_path_factory.mktemp("split") / "search"
+    outcome = fedapm("split", *QUICK, "--out", folder)
     assert outcome.code == 0, outcome.err
-    for words in ("last layer (head), stage output", "nothing personal", "95% interval", "Report: search/report.html"):
+    return folder, outcome
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that searched its split first, only to be read."""
+    folder = tmp_path_factory.mktemp("auto") / "run"
+    outcome = fedapm("run", *QUICK, *AUTO, "--out", folder)
+    assert outcome.code == 0, outcome.err
+    return folder
+
+
+def test_a_search_prints_a_table_the_advice_and_the_command(searched: tuple[Path, Outcome]) -> None:
+    folder, outcome = searched
+    for words in ("last layer (head), stage output", "nothing personal", "95% interval", f"Report: {folder}"):
         assert words in outcome.out
-    content = read_json(Path("search/split.json"))
+    content = read_json(folder / "split.json")
     for sentence in content["advice"]:
         assert sentence in outcome.out
-    assert {p.name for p in Path("search").iterdir()} == {
-        "split.json", "split.png", "report.html", "card.json", "card.md", "sessions.jsonl", "candidates"
-    }  # fmt: skip
-    assert Path("search/split.png").read_bytes().startswith(b"\x89PNG")
-    page = Path("search/report.html").read_text("utf-8")
-    assert "last layer (head), stage output" in page
-    assert "<svg" in page
-    assert "A search of the split" in Path("search/card.md").read_text("utf-8")
-
     line = next(line for line in outcome.out.splitlines() if line.startswith("Run it: "))
     program, *words = shlex.split(line.removeprefix("Run it: "))
     assert program == "fedapm"
@@ -54,42 +59,59 @@ def test_a_search_prints_a_table_the_advice_and_the_command() -> None:
     assert tomllib.loads(Path("run/config.toml").read_text())["model"]["personal"] == chosen
 
 
-def test_the_same_command_again_only_reads_and_another_is_refused() -> None:
-    first = split("--json")
-    again = split("--json")
-    assert first.code == again.code == 0
-    assert json.loads(first.out) == json.loads(again.out)
-    assert again.err.count("after") == first.err.count("after")
-    assert_refused(split("--set", "solver.lr=0.3"), "other arguments", "solver.lr")
-    shown = fedapm("report", "search", "--json")
-    assert json.loads(shown.out)["rows"] == json.loads(first.out)["rows"]
-    assert fedapm("report", "search").out.count("nothing personal") == 1
+def test_a_search_leaves_its_folder(searched: tuple[Path, Outcome]) -> None:
+    folder, _ = searched
+    expected = {"split.json", "split.png", "report.html", "card.json", "card.md", "sessions.jsonl", "candidates"}
+    assert {p.name for p in folder.iterdir()} == expected
+    assert (folder / "split.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "report.html").read_text("utf-8")
+    assert "last layer (head), stage output" in page
+    assert "<svg" in page
+    assert "A search of the split" in (folder / "card.md").read_text("utf-8")
 
 
-def test_json_has_every_candidate() -> None:
-    found = json.loads(split("--json", "--budget", 30, "--seeds", "3,4").out)
+def test_the_command_of_the_run_has_what_concerns_it() -> None:
+    from fedapm.cli.split import run_command
+
+    given = ["split", "own.toml", "--budget", "9", "--seeds=1,2", "--data", "digits", "--json", "--metric", "f1"]
+    assert run_command(given, 'model.personal=["a b"]') == (
+        "fedapm run own.toml --data digits --set 'model.personal=[\"a b\"]'"
+    )
+
+
+def test_the_same_command_again_only_reads_and_another_is_refused(
+    searched: tuple[Path, Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, first = searched
+    monkeypatch.setattr("fedapm.tuning.split.run.execute", None)
+    again = fedapm("split", *QUICK, "--out", folder)
+    assert (again.code, again.out) == (0, first.out)
+    assert_refused(fedapm("split", *QUICK, "--set", "solver.lr=0.3", "--out", folder), "other arguments", "solver.lr")
+    assert_refused(fedapm("split", *QUICK, "--budget", "60", "--out", folder), "other arguments", "budget was 8")
+
+
+def test_json_has_every_candidate(searched: tuple[Path, Outcome]) -> None:
+    folder, _ = searched
+    found = json.loads(fedapm("split", *QUICK, "--json", "--out", folder).out)
     assert found["command"].startswith("fedapm run --rounds 2 ")
-    assert "--budget" not in found["command"]
-    assert sum(row["verdict"] == "chosen" for row in found["rows"]) == 1
     assert {"name", "personal", "share", "score", "behind", "rounds", "bytes"} <= found["rows"][0].keys()
-    assert found["chosen"] == {"personal": next(r["personal"] for r in found["rows"] if r["verdict"] == "chosen")}
+    (chosen,) = (row for row in found["rows"] if row["verdict"] == "chosen")
+    assert found["chosen"] == {"personal": chosen["personal"]}
+    shown = json.loads(fedapm("report", folder, "--json").out)
+    assert shown["rows"] == found["rows"]
 
 
-def test_a_run_may_search_its_split_first() -> None:
-    outcome = fedapm("run", *QUICK, *AUTO, "--out", "run")
-    assert outcome.code == 0, outcome.err
-    chosen = read_json(Path("run/split/split.json"))["chosen"]["personal"]
-    model = tomllib.loads(Path("run/config.toml").read_text())["model"]
+def test_a_run_may_search_its_split_first(made: Path) -> None:
+    chosen = read_json(made / "split" / "split.json")["chosen"]["personal"]
+    model = tomllib.loads((made / "config.toml").read_text())["model"]
     assert model["personal"] == chosen
     assert not {"split", "preset"} & model.keys()
-    assert [run.path for run in find_runs(Path("run"))] == [Path("run")]
-    assert Path("run/split/report.html").is_file()
-    assert_refused(fedapm("run", *QUICK, *AUTO, "--out", "run"), "already holds a run", "--resume")
+    assert [run.path for run in find_runs(made)] == [made]
+    assert (made / "split" / "report.html").is_file()
+    assert_refused(fedapm("run", *QUICK, *AUTO, "--out", made), "already holds a run", "--resume")
 
 
-def test_a_run_that_stopped_in_its_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = fedapm("run", *QUICK, *AUTO, "--out", "whole")
-    assert whole.code == 0
+def test_a_run_that_stopped_in_its_search_goes_on(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = 0
 
     def interrupt(*_: object) -> None:
@@ -106,11 +128,11 @@ def test_a_run_that_stopped_in_its_search_goes_on(monkeypatch: pytest.MonkeyPatc
     assert "--resume" in stopped.err
     assert_refused(fedapm(*command), "beginning of a run", "--resume")
     assert fedapm(*command, "--resume").code == 0
-    assert load_run(Path("run")).rounds == load_run(Path("whole")).rounds
+    assert load_run(Path("run")).rounds == load_run(made).rounds
 
 
-def test_resuming_keeps_the_split_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fedapm("run", *QUICK, *AUTO, "--out", "run").code == 0
+def test_resuming_keeps_the_split_that_was_chosen(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(made, "run")
     monkeypatch.setattr("fedapm.tuning.split.auto.find_split", None)
     longer = fedapm("run", *QUICK, "--rounds", 3, *AUTO, "--out", "run", "--resume")
     assert longer.code == 0, longer.err
@@ -149,7 +171,7 @@ def test_the_last_word_about_the_split_counts() -> None:
 
 def test_tuning_searches_the_split_beside_other_settings() -> None:
     search = ["--search", "model.split=auto", "--search", "solver.lr=0.1,0.3"]
-    rest = ["--pruner", "none", "--trials", 4, "--workers", 1, "--methods", "fedalt,local", "--out", "tuned"]
+    rest = ["--pruner", "none", "--trials", 3, "--workers", 1, "--methods", "fedalt,local", "--out", "tuned"]
     outcome = fedapm("tune", *QUICK, *search, *rest)
     assert outcome.code == 0, outcome.err
     content = read_json(Path("tuned/tune.json"))

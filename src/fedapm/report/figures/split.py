@@ -50,11 +50,10 @@ def _draw(search: SplitSearch) -> Figure:
     labels = [f"after {rounds} rounds" if rounds > 1 else "after 1 round" for rounds in rungs]
     figure, axes = new_figure(0.75 + ROW * len(search.rows), labels, handles, legend_columns(labels))
     for place, row in enumerate(search.rows):
-        for (rounds, score), later in zip(row.history, [*row.history[1:], None], strict=True):
-            color = colors[rungs.index(rounds)]
-            if later is not None:
-                axes.plot([factor * score, factor * later[1]], [place, place], color="#cfd4d9", linewidth=1, zorder=1)
-            axes.plot(factor * score, place, "o", color=color, zorder=3)
+        scores = [factor * score for _, score in row.history]
+        axes.plot(scores, [place] * len(scores), color="#cfd4d9", linewidth=1, zorder=1)
+        for (rounds, _), score in zip(row.history, scores, strict=True):
+            axes.plot(score, place, "o", color=colors[rungs.index(rounds)], zorder=3)
         _mark(axes, row, place, factor, rungs[-1], search)
     _name_rows(axes, search.rows)
     round_ticks(axes.xaxis, 6)

@@ -27,7 +27,10 @@ def render_split(search: SplitSearch) -> str:
     """The report of a search as HTML."""
     arguments = search.arguments
     data = search.settings.get("data", {}).get("name")
-    caption = "Every candidate after each rung, those with the fewest personal parameters first."
+    caption = (
+        "Every candidate after each step of the search, those with the fewest personal parameters first. "
+        "A line through a dot is the 95% interval of its distance to the best."
+    )
     context = {
         "search": search,
         "rows": [cells(search, position) for position in range(len(search.rows))],

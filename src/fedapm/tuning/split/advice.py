@@ -16,12 +16,13 @@ WHAT_TO_DO = {
 }
 
 
-def advise(outcome: Outcome, metric: Mapping[str, Any]) -> list[str]:
+def advise(outcome: Outcome, metric: Mapping[str, Any], own_copies: bool = False) -> list[str]:
     """What to do, and on what evidence.
 
     Args:
         outcome: What a search found.
         metric: The description of the metric that counts.
+        own_copies: Whether clients are scored with their own copies of the shared part.
 
     Returns:
         A few sentences. The first one says what to do.
@@ -38,6 +39,11 @@ def advise(outcome: Outcome, metric: Mapping[str, Any]) -> list[str]:
         sentences.append(
             f"The best score is that of {best.name}, {_text(metric, chosen.behind)} ahead. That is within the noise, "
             "and more of the network would be personal."
+        )
+    if own_copies and chosen.name == NOTHING:
+        sentences.append(
+            "All parameters are shared then, but clients were scored with their own copies of them, as in a run "
+            '(algorithm.evaluate = "local").'
         )
     return sentences
 

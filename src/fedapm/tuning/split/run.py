@@ -227,7 +227,8 @@ class _Search:
                 self.trainer.forget([k for k in left if k not in kept])
                 left = kept
         outcome = standings.outcome(self.candidates, climbed)
-        advice = advise(outcome, METRICS.find(self.plan.metric).describe())
+        own_copies = self.trainer.base.tables()["algorithm"].get("evaluate") == "local"
+        advice = advise(outcome, METRICS.find(self.plan.metric).describe(), own_copies)
         search = self.record.finish(outcome.rows, outcome.chosen, advice)
         self.trainer.forget(left)
         return search
