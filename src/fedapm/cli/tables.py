@@ -88,7 +88,8 @@ def split_table(search: SplitSearch) -> Table:
         pad_edge=False,
     )
     table.add_column("split", overflow="fold")
-    for column in ("personal", "rounds", "score", "behind", "95% interval", "sent a round"):
+    behind = "behind, points" if search.metric["unit"] == "%" else "behind"
+    for column in ("personal", "rounds", "score", behind, "95% interval", "sent a round"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for position, row in enumerate(search.rows):
