@@ -55,8 +55,8 @@ Where a setting is given more than once, the later of these wins:
 5. `--set table.key=value`, in the order given. The value is TOML, or else a plain string.
 
 A change of `algorithm.name` in a later layer leaves the hyperparameters of the earlier method behind. A `preset`,
-`personal`, `shared` or `name` in `[model]` takes the place of the data set's own preset; with a `name` alone,
-everything is shared.
+`personal`, `shared`, `split` or `name` in `[model]` takes the place of the data set's own preset; with a `name` alone,
+everything is shared. A preset, patterns and `split` in different layers do not mix either: the last layer wins.
 
 `fedapm compare` also reads one table for each method, such as `[fedapm]` or `[fedprox]`, with hyperparameters of that
 method alone. Keys in `[algorithm]` go to every compared method that has them. `mu`, `lam` and `eta` mean different

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import typing
 from collections import OrderedDict
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -670,3 +670,70 @@ def test_what_cannot_be_loaded_is_refused_in_one_line(tmp_path: Path) -> None:
     fedapm.train(blob_clients(), two_layers, out=tmp_path / "run", save_models=False, **QUICK)
     with refused("client a", "not saved"):
         fedapm.load(tmp_path / "run", two_layers).model("a")
+
+
+AUTO: dict[str, Any] = {"rounds": 2, "fraction": 1.0, "batch_size": 20}
+
+
+def test_a_split_that_is_not_given_is_searched(tmp_path: Path) -> None:
+    result = fedapm.train(blob_clients(), two_layers, out=tmp_path / "run", **AUTO)
+    chosen = json.loads((tmp_path / "run" / "split" / "split.json").read_text())["chosen"]
+    assert result.settings["model"]["personal"] == chosen["personal"]
+    explicit = fedapm.train(blob_clients(), two_layers, personal=chosen["personal"], **AUTO)
+    assert explicit.records == result.records
+    loaded = fedapm.load(tmp_path / "run", two_layers)
+    assert loaded.state_dict("a").keys() == result.state_dict("a").keys()
+    again = fedapm.train(blob_clients(), two_layers, out=tmp_path / "run", resume=True, **AUTO)
+    assert again.records == result.records
+    named = fedapm.train(blob_clients(), two_layers, personal="auto", **AUTO)
+    assert named.settings == result.settings
+
+
+@pytest.mark.parametrize(
+    ("options", "personal"),
+    [
+        ({"personal": []}, []),
+        ({"frozen": ["body"]}, []),
+        ({"preset": "output"}, None),
+        ({"algorithm": "fedavg"}, []),
+        ({"algorithm": "fedrod"}, []),
+        ({"algorithm": "fedper"}, []),
+    ],
+)
+def test_a_split_is_not_searched_where_it_is_given_or_of_no_use(
+    options: dict[str, Any], personal: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapm.tuning.split.with_split", None)
+
+    class Net(nn.Sequential):
+        stages: typing.ClassVar = {"output": ("head",), "head": ("head",)}
+
+    result = fedapm.train(blob_clients(), lambda: Net(OrderedDict(two_layers().named_children())), **AUTO | options)
+    if personal is not None:
+        assert result.settings["model"]["personal"] == personal
+
+
+def test_a_named_data_set_keeps_its_own_split_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"rounds": 1, "fraction": 0.1}
+    assert fedapm.train("digits", **options).settings["model"]["preset"] == "output"
+    asked = []
+
+    def search(experiment: Any, *_: object, **__: object) -> Any:
+        asked.append(experiment.model.split)
+        return replace(experiment, model=experiment.model.with_patterns(["stem"]))
+
+    monkeypatch.setattr("fedapm.tuning.split.with_split", search)
+    assert fedapm.train("digits", personal="auto", **options).settings["model"]["personal"] == ["stem"]
+    assert asked == ["auto"]
+
+
+def test_networks_that_differ_are_searched_where_they_agree() -> None:
+    def make(client: fedapm.ClientData) -> nn.Module:
+        return nn.Sequential(OrderedDict(body=nn.Linear(4, 5), head=nn.Linear(5, client.classes)))
+
+    federation = Federation.from_clients({"few": blobs(40, 4, 2), "many": blobs(40, 4, 3)})
+    result = fedapm.train(federation, make, **AUTO)
+    assert {"shared", "personal"} & {k for k, v in result.settings["model"].items() if v}
+    assert (result.model("few").head.out_features, result.model("many").head.out_features) == (2, 3)
+    with refused("nothing can be shared"):
+        fedapm.train(federation, lambda client: nn.Linear(4, client.classes), **AUTO)

@@ -35,7 +35,7 @@ def train(
     model: Model | None = None,
     *,
     algorithm: str | Algorithm = "fedapm",
-    personal: Sequence[str] = (),
+    personal: Sequence[str] | Literal["auto"] | None = None,
     shared: Sequence[str] = (),
     frozen: Sequence[str] = (),
     preset: Preset | None = None,
@@ -88,7 +88,9 @@ def train(
             [ClientData][fedapm.ClientData], where clients have networks of their own. It may be left out for a named
             data set.
         algorithm: A method's name, or an instance such as ``FedAPM(rho=0.1)``.
-        personal: Patterns of the names of parameters that each client keeps to itself.
+        personal: Patterns of the names of parameters that each client keeps to itself. ``"auto"`` tries several splits
+            on validation data first and takes the best. For data and a network of your own this is also done where
+            none of ``personal``, ``shared``, ``frozen`` and ``preset`` is given; ``personal=[]`` shares everything.
         shared: Patterns of parameters that all clients train together.
         frozen: Patterns of parameters that are neither trained nor sent.
         preset: A stage the network declares as personal, instead of patterns.
@@ -147,8 +149,7 @@ def train(
     instance = _algorithm(algorithm, hyperparameters)
     solver_table = {name: given[name] for name in SOLVER_KEYS if name in given}
     engine_table = {name: given[name] for name in ENGINE_KEYS if name in given}
-    patterns = {"personal": tuple(personal), "shared": tuple(shared), "frozen": tuple(frozen), "preset": preset}
-    split: dict[str, Any] = {k: v for k, v in patterns.items() if v}
+    split = _split(personal, shared, frozen, preset, own=not isinstance(data, str) and instance.takes_split())
     clients = None if isinstance(data, str) else data
     if isinstance(data, str):
         source: dict[str, Any] = {"name": data}
@@ -164,7 +165,7 @@ def train(
     else:
         experiment = Experiment(
             algorithm=instance,
-            model=ModelSettings(**split),
+            model=validated(ModelSettings, "model", split),
             solver=validated(SGDConfig, "solver", solver_table),
             engine=validated(EngineSettings, "engine", engine_table),
         )
@@ -172,14 +173,34 @@ def train(
             clients = data.for_validation(validation, DataSettings.seed)
         if unseen:
             clients = (clients or data).hold_out(unseen, DataSettings.seed)
-    spec = build.plan(experiment, clients, model, loss, metrics=_metrics(metrics))
+    scores, folder = _metrics(metrics), Path(out) if out is not None else None
+    if experiment.model.split is not None:
+        # takes as long to import as all the rest
+        from fedapm.tuning.split import with_split
+
+        clients = clients or build.federation(experiment.data)
+        experiment = with_split(
+            experiment, clients, folder, model=model, loss=loss, metrics=scores, resume=resume, progress=progress
+        )
+    spec = build.plan(experiment, clients, model, loss, metrics=scores)
     return execute(
         spec,
-        Path(out) if out is not None else None,
+        folder,
         resume=resume,
         progress=progress,
         callbacks=[_factory(callback) for callback in callbacks],
     )
+
+
+def _split(
+    personal: Sequence[str] | None, shared: Sequence[str], frozen: Sequence[str], preset: Preset | None, *, own: bool
+) -> dict[str, Any]:
+    """What is said of the split, as settings; it is searched where nothing is said and the data is the user's own."""
+    given = {"shared": tuple(shared), "frozen": tuple(frozen), "preset": preset}
+    split: dict[str, Any] = {k: v for k, v in given.items() if v}
+    if personal == "auto" or (own and personal is None and not split):
+        return split | {"split": "auto"}
+    return split if personal is None else split | {"personal": tuple(personal)}
 
 
 def _algorithm(algorithm: str | Algorithm, values: Mapping[str, Any]) -> Algorithm:

@@ -18,6 +18,7 @@ COMMANDS = (
     "compare",
     "sweep",
     "tune",
+    "split",
     "paper",
     "theory",
     "report",

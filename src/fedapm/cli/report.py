@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedapm.cli.options import (
-    AsJson,
-)
+from fedapm.cli.options import AsJson
+from fedapm.runs.layout import SPLIT_INFO
 
 app = typer.Typer()
 
@@ -21,7 +20,8 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write the report of finished runs."""
-    from fedapm.cli.session import print_summary
+    from fedapm.cli.session import print_search, print_summary
     from fedapm.report import write_report
 
-    print_summary(folder, write_report(folder, out), as_json)
+    show = print_search if (folder / SPLIT_INFO).is_file() else print_summary
+    show(folder, write_report(folder, out), as_json)

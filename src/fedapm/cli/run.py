@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedapm.cli import options as opt
-from fedapm.experiments.settings import Tables
-from fedapm.runs.layout import REPORT
+from fedapm.experiments.settings import Experiment, Tables
+from fedapm.runs.layout import REPORT, SPLIT, SPLIT_INFO
+
+if TYPE_CHECKING:
+    from fedapm.simulation.spec import RunSpec
 
 app = typer.Typer()
 
@@ -42,7 +45,25 @@ def run(
     options = opt.common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
     own: Tables = {"algorithm": {"name": algorithm}, "engine": {"seed": seed}}
     callbacks = log_callbacks(log, out)
-    spec = build.plan(build.resolve(*opt.layers(config, assign, options, own)))
+    experiment = build.resolve(*opt.layers(config, assign, options, own))
+    spec = build.plan(experiment) if experiment.model.split is None else None
     with recorded(out, advice="Continue with --resume.", run_details=True):
-        execute(spec, out, resume=resume, callbacks=callbacks)
+        execute(spec or _searched(experiment, out, resume), out, resume=resume, callbacks=callbacks)
     print_summary(out, out / REPORT, as_json)
+
+
+def _searched(experiment: Experiment, out: Path, resume: bool) -> RunSpec:
+    """The run with the split that a search on validation data finds first."""
+    from fedapm.experiments import build
+    from fedapm.loggers.console import configure
+    from fedapm.report import write_report
+    from fedapm.tuning.split import with_split
+
+    clients = build.federation(experiment.data)
+    # the search has many runs of its own, whose engines nobody asks for
+    configure(run_details=False)
+    experiment = with_split(experiment, clients, out, resume=resume)
+    configure(run_details=True)
+    if (out / SPLIT / SPLIT_INFO).is_file():
+        write_report(out / SPLIT)
+    return build.plan(experiment, clients)

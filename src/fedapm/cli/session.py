@@ -6,14 +6,17 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from fedapm.cli.options import console, print_line
-from fedapm.cli.tables import summary
+from fedapm.cli.tables import split_table, summary
 from fedapm.errors import Interrupted
 from fedapm.loggers.console import configure
 from fedapm.report import summary_table, write_report
 from fedapm.report.card import write_card
+from fedapm.report.split.search import read_search
+from fedapm.runs.layout import SPLIT_PICTURE
 from fedapm.runs.provenance import command_line, timed
 from fedapm.runs.records import find_runs
 
@@ -56,3 +59,27 @@ def print_summary(folder: Path, report: Path, as_json: bool = False) -> None:
         return
     console().print(summary(rows))
     print_line(f"Report: {report}")
+
+
+def print_search(folder: Path, report: Path, as_json: bool = False, command: str | None = None) -> None:
+    """Print what a search of the split found, and where its report is.
+
+    Args:
+        folder: The folder of the search.
+        report: Its report.
+        as_json: Whether to print it for a program.
+        command: The command that trains with it, if it is known.
+    """
+    search = read_search(folder)
+    picture = folder / SPLIT_PICTURE
+    if as_json:
+        found = {"chosen": search.chosen.patterns, "advice": list(search.advice), "command": command}
+        files = {"report": str(report), "picture": str(picture)}
+        print(json.dumps(found | files | {"rows": [asdict(row) for row in search.rows]}, indent=2))
+        return
+    console().print(split_table(search))
+    for sentence in search.advice:
+        print_line(sentence)
+    if command is not None:
+        print_line(f"Run it: {command}")
+    print_line(f"Report: {report}, picture: {picture}")

@@ -1,4 +1,4 @@
-"""The comparison as a table on the terminal."""
+"""The comparison, and the search of the split, as tables on the terminal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from rich.text import Text
 
 from fedapm.report import Column, SummaryRow, best_round_columns, filled_columns
 from fedapm.report.evaluated_on import wording
+from fedapm.report.split.page import cells
+from fedapm.report.split.search import SplitSearch
 
 _ANY_WIDTH = 10_000
 
@@ -73,4 +75,23 @@ def _table(rows: Sequence[SummaryRow], last: Sequence[Column], best: Sequence[Co
             text = f"{column.mean_text(cell)} {column.std_text(cell)}".strip()
             cells.append(Text(f"{text} *" if cell.best else text, style="bold" if cell.best else ""))
         table.add_row(row.label, *cells)
+    return table
+
+
+def split_table(search: SplitSearch) -> Table:
+    """The candidates of a search of the split, those with the fewest personal parameters first."""
+    table = Table(
+        title=f"{search.title}, client mean",
+        caption="behind: to the best after as many rounds, paired by client and seed; no test data was used",
+        title_justify="left",
+        caption_justify="left",
+        pad_edge=False,
+    )
+    table.add_column("split", overflow="fold")
+    behind = "behind, points" if search.metric["unit"] == "%" else "behind"
+    for column in ("personal", "rounds", "score", behind, "95% interval", "sent a round"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for position, row in enumerate(search.rows):
+        table.add_row(*cells(search, position), style="bold" if row.verdict == "chosen" else "")
     return table

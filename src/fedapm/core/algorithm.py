@@ -182,6 +182,11 @@ class Algorithm(ABC):
     def __post_init__(self) -> None:
         check_ranges(self, "algorithm")
 
+    @classmethod
+    def takes_split(cls) -> bool:
+        """Whether it trains the split that it is given, and not one of its own."""
+        return cls.scope == "split" and cls.preset is None and cls.adapt is Algorithm.adapt
+
     def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
         """The network and its blocks as the method needs them; most take the network as it is.
 

@@ -65,6 +65,8 @@ class Dimension:
     """Whether the values are multiples of that other setting."""
     condition: tuple[str, Value] | None = None
     """Another setting, and the value it must have for this one to matter."""
+    lists: bool = False
+    """Whether the values stand for lists, each written as JSON."""
 
     @property
     def name(self) -> str:

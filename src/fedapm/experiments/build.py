@@ -49,7 +49,7 @@ def resolve(*layers: Mapping[str, Any]) -> Experiment:
     own = defaults["model"].get("name")
     model = model if isinstance(model, Mapping) else {}
     another = model.get("name", own) != own
-    if another or {"preset", "personal", "shared"} & model.keys():
+    if another or {"preset", "personal", "shared", "split"} & model.keys():
         # a user who says what is personal, or takes another network, does not mean the data set's own preset
         defaults["model"].pop("preset", None)
     if another:
@@ -186,8 +186,8 @@ def plan(
         if clients.unseen:
             settings["data"]["unseen"] = [client.id for client in clients.unseen]
     clients = clients or federation(experiment.data)
-    network = model or _network(experiment, clients)
-    run_problem = problem(experiment, clients, network, loss, experiment.engine.device, metrics)
+    own = model or network(experiment, clients)
+    run_problem = problem(experiment, clients, own, loss, experiment.engine.device, metrics)
     if model is not None:
         settings["model"]["name"] = type(run_problem.network(0).module).__name__
     return RunSpec(
@@ -203,7 +203,8 @@ def plan(
     )
 
 
-def _network(experiment: Experiment, clients: Federation) -> Model:
+def network(experiment: Experiment, clients: Federation) -> Model:
+    """The network that the settings name, made to measure for the clients' data."""
     if experiment.model.name is None:
         raise FedapmError(f"say which network to train on {experiment.data.name} (model.name).")
     return models.factory(experiment.model.name, clients.classes, experiment.model.options, clients.shapes)

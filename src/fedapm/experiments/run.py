@@ -52,7 +52,7 @@ def execute(
     """
     with locked(out) if out is not None else nullcontext():
         if out is not None and not (resume and is_run(out)):
-            refuse_to_overwrite(out)
+            refuse_to_overwrite(out, searched=True)
         chosen = plan.open_engine(out / CHECKPOINTS / disk.ROWS if out is not None else None)
         try:
             return _execute(plan, chosen, out, resume, progress, callbacks)

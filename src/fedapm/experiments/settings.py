@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -108,12 +108,30 @@ class ModelSettings:
     """Patterns of shared parameters."""
     frozen: tuple[str, ...] = ()
     """Patterns of parameters that are neither trained nor sent."""
+    split: Literal["auto"] | None = None
+    """`auto` tries several splits on validation data and takes the best, in `fedapm run` and `fedapm tune --search`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of the network."""
+
+    def __post_init__(self) -> None:
+        if self.split is not None and (self.preset or self.personal or self.shared):
+            raise FedapmError(
+                'model.split = "auto" searches what is personal; leave out model.preset, model.personal and '
+                "model.shared."
+            )
+
+    def with_patterns(self, personal: Sequence[str] = (), shared: Sequence[str] = ()) -> ModelSettings:
+        """The same network, split by these patterns; without any, everything is shared."""
+        return replace(self, preset=None, split=None, personal=tuple(personal), shared=tuple(shared))
 
     @property
     def rule(self) -> SplitRule:
         """The rule that splits the network."""
+        if self.split is not None:
+            raise FedapmError(
+                'model.split = "auto" is not searched here; find the split with fedapm split, which prints the '
+                "patterns to give as model.personal."
+            )
         return SplitRule(self.preset, self.personal, self.shared, self.frozen)
 
 
@@ -231,7 +249,10 @@ def read_toml(path: Path) -> Tables:
 
 
 def merged(*layers: Mapping[str, Any]) -> Tables:
-    """Tables laid over each other; later ones win. A change of method leaves the old one's settings behind."""
+    """Tables laid over each other; later ones win.
+
+    A change of method leaves the old one's settings behind, and another way to say what is personal the old way.
+    """
     result: Tables = {}
     for layer in layers:
         for name, table in layer.items():
@@ -241,6 +262,8 @@ def merged(*layers: Mapping[str, Any]) -> Tables:
                 continue
             if name == "algorithm" and "name" in table and below.get("name", FedAPM.name) != table["name"]:
                 below = {}
+            if name == "model":
+                below = {key: value for key, value in below.items() if not _replaced(key, table)}
             both = {
                 k: {**below[k], **v}
                 for k, v in table.items()
@@ -248,6 +271,12 @@ def merged(*layers: Mapping[str, Any]) -> Tables:
             }
             result[name] = {**below, **table, **both}
     return result
+
+
+def _replaced(key: str, table: Mapping[str, Any]) -> bool:
+    """Whether a setting of the split is of no use beside those of a later table."""
+    ways = ({"preset"}, {"personal", "shared"}, {"split"})
+    return any(key in way for way in ways) and any(way & table.keys() for way in ways if key not in way)
 
 
 def parse_assignment(text: str) -> Tables:

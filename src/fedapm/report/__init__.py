@@ -21,9 +21,10 @@ from fedapm.report.comparison.summary import (
     main_column,
     summary_table,
 )
+from fedapm.report.split.page import write_split_report
 from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import write_atomic
-from fedapm.runs.layout import REPORT, SWEEP_INFO
+from fedapm.runs.layout import REPORT, SPLIT_INFO, SWEEP_INFO
 from fedapm.runs.records import find_runs
 
 __all__ = [
@@ -48,10 +49,12 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     """Write the report over every run in a folder or below it, and return where it is.
 
     The file needs nothing beside it: no network, no script, no font. Equal runs give equal bytes. Targets are those
-    of the comparison in the folder, if it was given any. A sweep has a report of its own kind.
+    of the comparison in the folder, if it was given any. A sweep and a search of the split have reports of their own.
     """
     if (folder / SWEEP_INFO).is_file():
         return write_sweep_report(folder, out)
+    if (folder / SPLIT_INFO).is_file():
+        return write_split_report(folder, out)
     path = out if out is not None else folder / REPORT
     write_atomic(path, render(find_runs(folder), read_targets(folder)))
     return path

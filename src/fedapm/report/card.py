@@ -24,17 +24,23 @@ from fedapm.report.page import fill
 from fedapm.report.settings import flat_settings
 from fedapm.runs import provenance
 from fedapm.runs.files import read_json, write_atomic, write_json
-from fedapm.runs.layout import CARD, CARD_TEXT, CONFIG, ENGINE, ROUNDS, SWEEP_INFO, TIMINGS, TUNE_INFO
+from fedapm.runs.layout import CARD, CARD_TEXT, CONFIG, ENGINE, ROUNDS, SPLIT_INFO, SWEEP_INFO, TIMINGS, TUNE_INFO
 from fedapm.runs.provenance import command_times, private, repeating
 from fedapm.runs.records import JsonLines, Run, find_runs, is_run
 from fedapm.version import __version__
 
-KINDS = {SWEEP_INFO: "sweep", TUNE_INFO: "tuning"}
+KINDS = {SWEEP_INFO: "sweep", TUNE_INFO: "tuning", SPLIT_INFO: "split"}
 """The file that a command leaves beside its runs, and what it makes of the folder."""
 PLACES = ("data.root", "data.cache")
 """Settings that are paths on the user's disk."""
 MOST_ROWS, MOST_VALUES = 60, 20
-NAMES = {"run": "A run", "comparison": "A comparison", "sweep": "A sweep", "tuning": "A search for settings"}
+NAMES = {
+    "run": "A run",
+    "comparison": "A comparison",
+    "sweep": "A sweep",
+    "tuning": "A search for settings",
+    "split": "A search of the split",
+}
 EVALUATED_ON = {"test": "test", "validation": "validation", "both": "test or validation"}
 
 
@@ -65,7 +71,7 @@ def card(folder: Path, command: str | None = None) -> dict[str, Any]:
         "rounds": sorted({int(run.info.get("rounds", 0)) for run in runs}),
         "runs": {"planned": len(runs)} | _counts(str(run.info["status"]) for run in runs),
         "metrics": [asdict(metric) for metric in metrics_of(runs)],
-        "scores": _scores(runs) if kind not in ("tuning", "experiment") else [],
+        "scores": _scores(runs) if kind not in ("tuning", "split", "experiment") else [],
         "parts": sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob(f"*/**/{CARD}")),
         "results": {"files": len(runs), "sha256": digest(folder)},
         "time": _time(folder, runs),

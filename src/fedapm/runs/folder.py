@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from fedapm.errors import FedapmError
 from fedapm.runs.config import changed_settings, read_config
-from fedapm.runs.layout import LOCK, ROUNDS, TIMINGS
+from fedapm.runs.layout import LOCK, ROUNDS, SESSIONS, SPLIT, SPLIT_INFO, TIMINGS
 from fedapm.runs.records import JsonLines, is_run, load_run
 
 PATIENCE = 3.0
@@ -66,12 +66,20 @@ def is_locked(folder: Path) -> bool:
         return True
 
 
-def refuse_to_overwrite(folder: Path) -> None:
-    """Refuse a folder that holds anything."""
+def refuse_to_overwrite(folder: Path, searched: bool = False) -> None:
+    """Refuse a folder that holds anything.
+
+    Args:
+        folder: The folder.
+        searched: Whether it may hold the search of the split with which its run begins.
+    """
     if folder.exists() and not folder.is_dir():
         raise FedapmError(f"{folder} is a file; give a folder for the run.")
-    if folder.is_dir() and any(folder.iterdir()):
-        what = "already holds a run; continue it with --resume or" if is_run(folder) else "is not empty;"
+    begun = (folder / SPLIT / SPLIT_INFO).is_file()
+    ours = {SPLIT, SESSIONS} if begun and searched else set()
+    if folder.is_dir() and any(path.name not in ours for path in folder.iterdir()):
+        holds = "a run" if is_run(folder) else "the beginning of a run" if begun else ""
+        what = f"already holds {holds}; continue it with --resume or" if holds else "is not empty;"
         raise FedapmError(f"{folder} {what} choose another folder.")
 
 

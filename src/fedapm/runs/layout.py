@@ -25,10 +25,14 @@ UNSEEN = "unseen.json"
 TENSORBOARD = Path("logs") / "tensorboard"
 MLFLOW = Path("logs") / "mlflow.json"
 
+SPLIT = "split"
+"""The search of the split, where the run began with one."""
+
 # what a comparison, a sweep, a search or a paper has beside its runs
 COMPARE_INFO = "compare.json"
 SWEEP_INFO = "sweep.json"
 TUNE_INFO = "tune.json"
+SPLIT_INFO = "split.json"
 PAPER_INFO = "paper.json"
 MLFLOW_DATABASE = "mlflow.db"
 MLFLOW_ARTIFACTS = "mlflow-artifacts"
@@ -37,6 +41,10 @@ MLFLOW_ARTIFACTS = "mlflow-artifacts"
 TUNED = "tuned.toml"
 TRIALS = "trials"
 TRIALS_DATABASE = "trials.db"
+
+# a search of the split
+CANDIDATES = "candidates"
+SPLIT_PICTURE = "split.png"
 
 # the steps of a paper
 PAPER_TUNE = "tune"

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_json, write_atomic, write_json
-from fedapm.runs.layout import CONFIG, INFO, ROUNDS, UNSEEN
+from fedapm.runs.layout import CONFIG, INFO, ROUNDS, SPLIT, UNSEEN
 
 
 class JsonLines:
@@ -119,10 +119,12 @@ def load_run(path: Path) -> Run:
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """Every run in a folder or below it, in the order of their paths."""
+    """Every run in a folder or below it, in the order of their paths; not those of the search of a run's split."""
     if not folder.is_dir():
         raise FedapmError(f"{folder} is not a folder.")
-    paths = sorted(p.parent for p in folder.rglob(INFO))
+    found = {p.parent for p in folder.rglob(INFO)}
+    searched = {path for path in found if any(up.name == SPLIT and up.parent in found for up in path.parents)}
+    paths = sorted(found - searched)
     if not paths:
         raise FedapmError(f"{folder} holds no run: no {INFO} in it or below it.")
     return [load_run(path) for path in paths]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fedapm import models
 from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
 from fedapm.core.random import numpy_generator
-from fedapm.core.search_space import Dimension, FloatRange, SearchSpace, Units
+from fedapm.core.search_space import Choices, Dimension, FloatRange, SearchSpace, Units
 from fedapm.core.solver import SGDConfig
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import compare
@@ -33,6 +33,7 @@ from fedapm.tuning.space import (
 from fedapm.tuning.spaces import SPACES, named_space
 from fedapm.tuning.units import converted
 
+SPLIT = "model.split"
 TABLES = ("algorithm", "solver", "model")
 """The tables whose settings can be searched."""
 
@@ -93,6 +94,9 @@ class MethodSearch:
         common = compare.overlay(*compare.method_layers(self.name, self.layers))
         own = {key: value for key, value in common["algorithm"].items() if key != "name"}
         own |= {table: common[table] for table in compare.NESTED if common.get(table)}
+        if any(d.lists for d in self.space) and "model" in own:
+            # the trial says itself what is personal
+            own["model"] = {k: v for k, v in own["model"].items() if k not in ("preset", "shared", "split")}
         return compare.overlay({self.name: plain(own)}, self.tables(settings))
 
     def experiments(self, settings: Mapping[str, Any]) -> list[Experiment]:
@@ -107,7 +111,11 @@ class MethodSearch:
 
 
 def method_searches(
-    names: Sequence[str], layers: Sequence[Mapping[str, Any]], options: Options, m: int
+    names: Sequence[str],
+    layers: Sequence[Mapping[str, Any]],
+    options: Options,
+    m: int,
+    split: Callable[[Experiment], tuple[Experiment, Dimension]] | None = None,
 ) -> list[MethodSearch]:
     """The search of every method, checked before the first trial.
 
@@ -116,6 +124,8 @@ def method_searches(
         layers: The settings of all trials, as in :func:`fedapm.experiments.compare.plans`.
         options: How the search is done.
         m: The number of clients.
+        split: Gives the candidates of an experiment's network where ``model.split`` is searched, as
+            :func:`fedapm.tuning.split.choices.split_dimension` does.
 
     Raises:
         FedapmError: Where a setting or one of its values cannot be searched.
@@ -125,11 +135,13 @@ def method_searches(
     searches = []
     for base in bases:
         name = base.algorithm.name
+        space = spaces[name]
+        if split is not None and any(d.setting == SPLIT for d in space):
+            base, found = split(base)
+            space = tuple(found if d.setting == SPLIT else d for d in space)
         units = SPACES[options.space_name] if options.space_name is not None else base.engine.units
         changed = converted(type(base.algorithm), base.tables(), units, m)
-        search = MethodSearch(
-            name, tuple(layers), base, spaces[name], units, changed, options.seeds, None, options.trials
-        )
+        search = MethodSearch(name, tuple(layers), base, space, units, changed, options.seeds, None, options.trials)
         points = _points(search, options)
         _try_corners(search)
         searches.append(replace(search, points=points, budget=options.trials if points is None else 1 + len(points)))
@@ -197,6 +209,8 @@ def _user_spaces(bases: Sequence[Experiment], dimensions: Sequence[Dimension]) -
             raise FedapmError(
                 f"--search: no setting {d.setting!r} of {', '.join(methods)}; {did_you_mean(setting, known)}"
             )
+        if setting == SPLIT and d.values != Choices(("auto",)):
+            raise FedapmError(f"--search {d.setting} takes auto and nothing else.")
         for name in able:
             spaces[name][setting] = Dimension(setting, d.values)
     return {name: tuple(own.values()) for name, own in spaces.items()}
@@ -215,12 +229,13 @@ def _check_method(setting: str, table: str, names: Sequence[str]) -> None:
 
 def _searchable(base: Experiment) -> set[tuple[str, ...]]:
     """Every setting of a method and its network that could be searched."""
+    takes_split = base.algorithm.takes_split()
     network = models.MODELS.get(base.model.name or "")
     options = [p for p in inspect.signature(network).parameters if p != "classes"] if network is not None else []
     return {
         *(("algorithm", key) for key in hyperparameters(type(base.algorithm))),
         *(("solver", field.name) for field in fields(SGDConfig)),
-        *(("model", field.name) for field in fields(ModelSettings)),
+        *(("model", field.name) for field in fields(ModelSettings) if field.name != "split" or takes_split),
         *(("model", "options", key) for key in options),
     }
 

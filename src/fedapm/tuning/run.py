@@ -19,6 +19,7 @@ from fedapm.tuning.options import Options
 from fedapm.tuning.record import begin, finish
 from fedapm.tuning.results import Tuned, best_trial, write_tuned
 from fedapm.tuning.search import Search
+from fedapm.tuning.split.choices import split_dimension
 from fedapm.tuning.study import Study, library, quiet, storage
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ def tune(
     else:
         clients = clients.for_validation(first.data.validation, first.data.seed)
     options = replace(options, rounds=first.engine.rounds)
-    searches = method_searches(methods, common, options, len(clients))
+    data = clients
+    searches = method_searches(methods, common, options, len(data), lambda base: split_dimension(base, data))
     with locked(out, "fedapm tune"), quiet():
         refuse_foreign(out, TUNE_INFO, "tune")
         begin(out, options, searches, clients, workers)

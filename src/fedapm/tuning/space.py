@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -113,6 +114,8 @@ def current_value(d: Dimension, tables: Mapping[str, Any]) -> Value | None:
     value = get_setting(tables, d.setting)
     value = other if value is None else value
     value = d.unset if value is None else value
+    if d.lists and isinstance(value, list | tuple):
+        return json.dumps(list(value))
     if d.ratio and isinstance(value, int | float) and isinstance(other, int | float) and other:
         return value / other
     return None if d.ratio or not isinstance(value, Value) else value
@@ -129,7 +132,9 @@ def trial_settings(space: SearchSpace, params: Mapping[str, Value], base: Mappin
     Returns:
         ``table.key`` to value, without settings that have no effect.
     """
-    settings: dict[str, Any] = {d.setting: params[d.name] for d in space if not d.ratio}
+    settings: dict[str, Any] = {
+        d.setting: json.loads(str(params[d.name])) if d.lists else params[d.name] for d in space if not d.ratio
+    }
     for d in space:
         if d.ratio and d.fallback is not None:
             other = settings.get(d.fallback, get_setting(base, d.fallback))

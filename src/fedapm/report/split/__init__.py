@@ -1,0 +1,1 @@
+"""The page of a search of the split, and its picture."""
