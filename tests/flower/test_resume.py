@@ -232,6 +232,6 @@ def test_records_say_nothing_of_time_or_place(tmp_path):
     case.serve()
     text = (case.out / "rounds.jsonl").read_text()
     assert str(tmp_path) not in text
-    usual = {"round", "selected", "dropped", "drift", "local", "evaluations"}
+    usual = {"round", "selected", "dropped", "drift", "local", "server", "evaluations"}
     sent = {"bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down"}
     assert set(json.loads(text.splitlines()[1])) == usual | sent
