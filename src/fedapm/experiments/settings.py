@@ -155,7 +155,7 @@ class EngineSettings:
     """Whether every client's model is written when the run is complete."""
     stationarity: bool = False
     """Whether to record how far FedAPM is from a stationary point (a full gradient of every client)."""
-    final_personal_epochs: NonNegativeInt = 0
+    final_personal_epochs: NonNegativeInt = 3
     """Epochs of a closing phase: after the last round every client, whether it took part in it or not, continues its
     personal part at the final shared model, on its own data; 0 leaves it out. Methods without a personal part have
     none."""
