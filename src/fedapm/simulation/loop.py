@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import threading
@@ -21,6 +22,8 @@ from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
 from fedapm.simulation.state import RunState
 from fedapm.simulation.stores.base import Undo
+
+logger = logging.getLogger(__name__)
 
 
 class Callback:
@@ -205,10 +208,12 @@ class Loop:
         """The closing phase: the personal part of every client again, at the last round's shared model."""
         began = time.perf_counter()
         broadcast, epochs = self.algorithm.broadcast(state.server), self.schedule.closing_epochs
+        clients = len(self.problem)
+        logger.info("closing phase: %d clients continue their personal part for %d epoch(s)", clients, epochs)
         self.engine.personalize(state.round, broadcast, epochs)
         closing: Closing = {
             "epochs": epochs,
-            "bytes_down": broadcast.nbytes * len(self.problem),
+            "bytes_down": broadcast.nbytes * clients,
             "before": self._record.get("evaluations"),
         }
         record: RoundRecord = {**self._record, "evaluations": self._evaluate(state), "closing": closing}
