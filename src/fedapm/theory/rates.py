@@ -75,7 +75,7 @@ def observed_rate(values: Sequence[float]) -> Rate | str:
     noise = max(0.0, -float(steps[len(steps) // 2 :].min()))
     falling = np.flatnonzero(steps > max(ABOVE_NOISE * noise, rounding))
     if not len(falling):
-        return "it does not go down"
+        return "it goes up as much as down" if (steps > rounding).any() else "it does not go down"
     end = int(falling[-1]) + 1
     if _comes_to_rest(steps, end, rounding):
         return Rate("finite", 0.0, 0.0, 0, end)

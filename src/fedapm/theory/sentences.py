@@ -50,7 +50,7 @@ def disagreement_sentence(study: Study) -> str:
             "and does not drift."
         )
     if ratio < AGREE_BELOW:
-        return f"Clients agree (disagreement {number(ratio)}): averaging is enough."
+        return f"Clients agree here (disagreement {number(ratio)}): averaging is enough."
     if ratio < study.clients - 1:
         return (
             f"Clients disagree by a factor of {number(ratio)}: averaging drifts, and correction has something to "
