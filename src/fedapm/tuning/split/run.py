@@ -111,13 +111,17 @@ def networks(experiment: Experiment, clients: Federation, model: Model | None = 
 
 
 def _base(experiment: Experiment, plan: SplitPlan) -> Experiment:
-    """What all candidates have in common."""
-    return replace(
-        experiment,
-        data=replace(experiment.data, validation=plan.validation),
-        model=experiment.model.with_patterns(),
-        engine=replace(experiment.engine, evaluate_every=NEVER, save_models=False, stationarity=False),
+    """What all candidates have in common. A closing phase would leave no run that could be made longer."""
+    engine = replace(
+        experiment.engine,
+        evaluate_every=NEVER,
+        save_models=False,
+        stationarity=False,
+        theory=False,
+        final_personal_epochs=0,
     )
+    data = replace(experiment.data, validation=plan.validation)
+    return replace(experiment, data=data, model=experiment.model.with_patterns(), engine=engine)
 
 
 def _for_scoring(clients: Federation, data: DataSettings) -> Federation:
