@@ -178,10 +178,12 @@ def train(
         # takes as long to import as all the rest
         from fedapm.tuning.split import with_split
 
-        clients = clients or build.federation(experiment.data)
+        there = clients or build.federation(experiment.data)
         experiment = with_split(
-            experiment, clients, folder, model=model, loss=loss, metrics=scores, resume=resume, progress=progress
+            experiment, there, folder, model=model, loss=loss, metrics=scores, resume=resume, progress=progress
         )
+        # with a network of the user's own, clients that are given count as the user's own, too
+        clients = there if model is None else clients
     spec = build.plan(experiment, clients, model, loss, metrics=scores)
     return execute(
         spec,

@@ -83,7 +83,7 @@ def test_the_same_command_again_only_reads_and_another_is_refused(
     searched: tuple[Path, Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, first = searched
-    monkeypatch.setattr("fedapm.tuning.split.run.execute", None)
+    monkeypatch.setattr("fedapm.tuning.split.trainer.execute", None)
     again = fedapm("split", *QUICK, "--out", folder)
     assert (again.code, again.out) == (0, first.out)
     assert_refused(fedapm("split", *QUICK, "--set", "solver.lr=0.3", "--out", folder), "other arguments", "solver.lr")
@@ -122,7 +122,7 @@ def test_a_run_that_stopped_in_its_search_goes_on(made: Path, monkeypatch: pytes
 
     command = ["run", *QUICK, *AUTO, "--out", "run"]
     with monkeypatch.context() as patch:
-        patch.setattr("fedapm.tuning.split.run._Follow.on_round_end", interrupt)
+        patch.setattr("fedapm.tuning.split.display.FollowRounds.on_round_end", interrupt)
         stopped = fedapm(*command)
     assert stopped.code == 130
     assert "--resume" in stopped.err

@@ -24,8 +24,8 @@ from fedapm.runs.files import read_json
 from fedapm.runs.records import load_run
 from fedapm.tuning.split import SplitOptions, find_split
 from fedapm.tuning.split.advice import advise
+from fedapm.tuning.split.display import FollowRounds
 from fedapm.tuning.split.results import Outcome
-from fedapm.tuning.split.run import _Follow
 from tests.helpers.unit import blob_clients, refused, two_layers
 from tests.tuning import planted
 
@@ -135,7 +135,7 @@ def test_an_interrupted_search_goes_on_and_ends_the_same(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Follow, "on_round_end", interrupt)
+        patch.setattr(FollowRounds, "on_round_end", interrupt)
         with pytest.raises(Interrupted):
             tiny(tmp_path / "search")
     assert read_json(tmp_path / "search" / "split.json")["status"] == "running"
@@ -146,7 +146,7 @@ def test_an_interrupted_search_goes_on_and_ends_the_same(
 
 
 def test_the_same_search_again_only_reads(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedapm.tuning.split.run.execute", None)
+    monkeypatch.setattr("fedapm.tuning.split.trainer.execute", None)
     assert tiny(copied) == read_search(copied)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedapm.core.metrics import ACCURACY, AUC, TEST_LOSS
 from fedapm.tuning.split.ladder import Rung, cost, ladder
 from fedapm.tuning.split.options import SplitOptions
 from fedapm.tuning.split.results import Standings
@@ -135,21 +136,26 @@ def test_sharing_everything_is_never_dropped() -> None:
     assert standings(None, 0.5, 0.7, 0.6).kept([0, 1, 2, 3], LAST, 2) == [2, 3]
 
 
-def record(round: int, selected: list[int], values: list[float | None]) -> dict:
-    scores = {"accuracy": {"mean": 0.5, "clients": 3}, "per_client": {"accuracy": values}}
+def record(round: int, selected: list[int], values: list[float | None], name: str = "accuracy") -> dict:
+    scores = {name: {"mean": 0.5, "clients": 3}, "per_client": {name: values}}
     sent = {"total_bytes_up": 100 * round, "total_bytes_down": 20 * round}
     return {"round": round, "selected": selected, "dropped": [], "evaluations": {"model": scores}} | sent
 
 
 def test_only_clients_that_have_taken_part_are_scored() -> None:
     start = record(0, [], [0.1, 0.2, 0.3])
-    found = score_run([start, record(1, [2], [0.4, 0.5, 0.6]), record(2, [0, 2], [0.7, 0.8, 0.9])], "accuracy")
+    found = score_run([start, record(1, [2], [0.4, 0.5, 0.6]), record(2, [0, 2], [0.7, 0.8, 0.9])], ACCURACY)
     assert found.values == (0.7, None, 0.9)
     assert found.bytes == 240 / 3
 
 
-def test_a_client_whose_score_is_no_number_makes_the_run_diverge() -> None:
-    assert score_run([record(1, [0, 1], [0.4, None, 0.6])], "accuracy") == DIVERGED
+def test_a_client_whose_loss_is_no_number_makes_the_run_diverge() -> None:
+    assert score_run([record(1, [0, 1], [0.4, None, 0.6], "test_loss")], TEST_LOSS) == DIVERGED
+    assert score_run([record(1, [0, 2], [0.4, None, 0.6], "test_loss")], TEST_LOSS).values == (0.4, None, 0.6)
+
+
+def test_a_client_whose_data_gives_no_score_is_left_out() -> None:
+    assert score_run([record(1, [0, 1], [0.4, None, 0.6], "auc")], AUC).values == (0.4, None, None)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Layers are counted in the order in which the network declares them. A normalizat
 from __future__ import annotations
 
 import glob
+import itertools
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -154,9 +155,9 @@ def _named_sets(network: nn.Module, names: Sequence[str]) -> dict[Names, str]:
         add((n for n in names if any(matches(n, part) for part in parts)), f"stage {name}")
     add((n for n in names if _is_norm(network, n)), "normalization")
     add((n for n in names if _is_bias(n)), "biases")
-    room = MOST - 2 - len(always)
+    always = dict(itertools.islice(always.items(), MOST - 2))
     rest = {members: name for members, name in cuts.items() if members not in always}
-    return always | _spread(rest, max(room, 0))
+    return always | _spread(rest, MOST - 2 - len(always))
 
 
 def _spread(cuts: Mapping[Names, str], room: int) -> dict[Names, str]:

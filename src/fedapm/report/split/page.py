@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -26,7 +28,7 @@ def write_split_report(folder: Path, out: Path | None = None) -> Path:
 def render_split(search: SplitSearch) -> str:
     """The report of a search as HTML."""
     arguments = search.arguments
-    data = search.settings.get("data", {}).get("name")
+    data = _data(search.settings.get("data", {}))
     caption = (
         "Every candidate after each step of the search, those with the fewest personal parameters first. "
         "A line through a dot is the 95% interval of its distance to the best."
@@ -71,3 +73,9 @@ def cells(search: SplitSearch, position: int) -> list[str]:
         bytes_text(row.bytes),
         row.verdict,
     ]
+
+
+def _data(table: Mapping[str, Any]) -> str | None:
+    """The data set's name with that of its features, as reports write it."""
+    name, features = table.get("name"), table.get("features")
+    return f"{name} ({features})" if features else name

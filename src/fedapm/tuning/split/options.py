@@ -10,6 +10,7 @@ from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.settings import Experiment
 from fedapm.tuning.options import tuning_metrics
+from fedapm.tuning.split.ladder import Rung, ladder
 
 FULL_RUNS = 4
 """What a search costs where no budget is given, in runs of the experiment's number of rounds."""
@@ -72,6 +73,10 @@ class SplitPlan:
             options.validation,
             options.budget is not None,
         )
+
+    def rungs(self, candidates: int, continued: bool) -> tuple[Rung, ...]:
+        """How many candidates are trained for how long, as :func:`fedapm.tuning.split.ladder.ladder` has it."""
+        return ladder(candidates, self.budget, self.rounds, self.seeds, asked=self.asked, continued=continued)
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as split.json keeps it."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from fedapm.core.metrics import Metric
 from fedapm.report.significance import CONFIDENCE
 from fedapm.report.split.search import Gap
 from fedapm.tuning.scorer import Scorer
@@ -39,7 +40,7 @@ class Score:
 DIVERGED = Score(None, 0.0)
 
 
-def score_run(records: Sequence[Mapping[str, Any]], metric: str) -> Score:
+def score_run(records: Sequence[Mapping[str, Any]], metric: Metric) -> Score:
     """The score at the last of these rounds.
 
     Only clients that have taken part count: until then a client's model is not the method's doing. Who takes part
@@ -49,11 +50,14 @@ def score_run(records: Sequence[Mapping[str, Any]], metric: str) -> Score:
         records: The records of a run, from its beginning.
         metric: What counts.
     """
-    Scorer(metric, "last").score(records[-1])
+    # says so where no client has the metric at all
+    Scorer(metric.name, "last").score(records[-1])
     evaluation = next(iter(records[-1]["evaluations"].values()))
-    values = evaluation["per_client"][metric]
+    values = evaluation["per_client"][metric.name]
     there = {k for record in records for k in record["selected"] if k not in record["dropped"]}
-    if any(values[k] is None for k in there):
+    missing = [values[k] is None for k in there]
+    # a client without a score has none under any split, but one without a loss has an infinite one
+    if all(missing) or (any(missing) and not metric.higher_is_better):
         return DIVERGED
     messages = sum(len(record["selected"]) for record in records)
     sent = records[-1]["total_bytes_up"] + records[-1]["total_bytes_down"]
