@@ -1,6 +1,7 @@
 """The closing phase: every method on every engine, and what it must leave alone."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -27,13 +28,24 @@ CLIENTS, ROUNDS = 5, 2
 SHARED = {"fedavg", "fedprox", "fedadmm", "scaffold"}
 
 
-@pytest.fixture(scope="module")
-def clients() -> Federation:
+@cache
+def everyone() -> Federation:
     made = federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0)
     return Federation.from_clients(
-        {c.id: (c.train.inputs[0][::4].double(), c.train.targets[::4]) for c in made.clients},
-        test={c.id: (c.test.inputs[0][::2].double(), c.test.targets[::2]) for c in made.clients},
+        {c.id: (c.train.inputs[0][::6].double(), c.train.targets[::6]) for c in made.clients},
+        test={c.id: (c.test.inputs[0][::4].double(), c.test.targets[::4]) for c in made.clients},
     )
+
+
+@pytest.fixture(scope="module")
+def clients() -> Federation:
+    return everyone()
+
+
+@cache
+def sequential(name, epochs=2):
+    """The run that others are compared with."""
+    return run(everyone(), KINDS[name](), epochs=epochs)
 
 
 def run(clients, method, engine=SequentialEngine, epochs=2, model=lambda: DigitsNet(width=12, features=8).double()):
@@ -53,10 +65,10 @@ def test_the_methods_that_have_a_personal_part():
 
 
 @pytest.mark.parametrize("name", PERSONAL)
-def test_only_the_models_change(clients, name):
+def test_only_the_models_change(name):
     """Rounds, states and the server are those of a run without the phase; the last record keeps the scores before."""
-    plain, expected, without = run(clients, KINDS[name](), epochs=0)
-    closed, found, engine = run(clients, KINDS[name]())
+    plain, expected, without = sequential(name, 0)
+    closed, found, engine = sequential(name)
     assert gap(closed.server, plain.server) == 0
     assert all(gap(closed.store.get(k).state, plain.store.get(k).state) == 0 for k in range(CLIENTS))
     assert found[:-1] == expected[:-1]
@@ -80,16 +92,16 @@ def _first(before, after):
 
 
 @pytest.mark.parametrize("name", sorted(SHARED))
-def test_without_a_personal_part_there_is_nothing_to_do(clients, name):
-    _, expected, _ = run(clients, KINDS[name](), epochs=0)
-    _, found, engine = run(clients, KINDS[name]())
+def test_without_a_personal_part_there_is_nothing_to_do(name):
+    _, expected, _ = sequential(name, 0)
+    _, found, engine = sequential(name)
     assert found == expected
     assert engine.personalized is None
 
 
 @pytest.mark.parametrize("name", PERSONAL)
 def test_processes_agree_to_the_bit(clients, name):
-    _, expected, alone = run(clients, KINDS[name]())
+    _, expected, alone = sequential(name)
     _, found, many = run(clients, KINDS[name](), lambda p, m: ProcessEngine(p, m, 2))
     assert found == expected
     assert all(gap(many.client_state(k).state, alone.client_state(k).state) == 0 for k in range(CLIENTS))
@@ -97,7 +109,7 @@ def test_processes_agree_to_the_bit(clients, name):
 
 @pytest.mark.parametrize("name", PERSONAL)
 def test_side_by_side_agrees(clients, name):
-    _, _, alone = run(clients, KINDS[name]())
+    _, _, alone = sequential(name)
     _, _, many = run(clients, KINDS[name](), VectorizedEngine)
     assert max(gap(many.client_state(k).state, alone.client_state(k).state) for k in range(CLIENTS)) < 1e-9
     if name in TOGETHER:

@@ -36,12 +36,12 @@ def test_an_old_client_gets_its_own_model_again(method):
     """The problem in v is strongly convex, so its solution does not depend on where the search starts."""
     problem = convex("quadratic")
     given = {"batch_size": 0, "weight_decay": problem.ridge, "loss": problem.loss, "personal": ["v"]}
-    more = {"rounds": 3, "fraction": 0.5, "lr": 0.5, "engine": "sequential", "final_personal_epochs": 120}
+    more = {"rounds": 2, "fraction": 0.5, "lr": 0.8, "engine": "sequential", "final_personal_epochs": 60}
     run = train(problem.federation, lambda: Linear2(problem.d, problem.p), algorithm=method, **given, **more)
     sigma, u = getattr(method, "sigma", 0.0), run.state.server.u["u"]
     for k, data in enumerate(problem.federation.clients):
-        again = fedapm.personalize(run, data, validation=0, epochs=120)
-        assert again.epochs == 120
+        again = fedapm.personalize(run, data, validation=0, epochs=60)
+        assert again.epochs == 60
         # by hand: (WᵀW/n + λ)v = Wᵀ(y − Xu)/n; in the closing phase σ(v − v_i) is added to it
         (x, w), y = data.train.inputs, data.train.targets
         left, right = w.T @ w / len(y) + problem.ridge * torch.eye(problem.p), w.T @ (y - x @ u) / len(y)
@@ -125,7 +125,7 @@ def test_a_copy_of_the_shared_part_if_asked(result):
 def test_the_copy_is_the_solution_of_the_first_step_of_fedapm():
     """(XᵀX/n + λ + ρ)u = Xᵀ(y − Wv)/n + ρū."""
     problem = convex("quadratic")
-    solver = {"batch_size": 0, "weight_decay": problem.ridge, "loss": problem.loss, "lr": 0.5, "epochs": 150}
+    solver = {"batch_size": 0, "weight_decay": problem.ridge, "loss": problem.loss, "lr": 0.5, "epochs": 80}
     make, method = lambda: Linear2(problem.d, problem.p), FedAPM(rho=0.5)
     run = train(problem.federation, make, algorithm=method, rounds=1, personal=["v"], engine="sequential", **solver)
     data, u = problem.federation[1], run.state.server.u["u"]

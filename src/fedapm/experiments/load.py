@@ -14,7 +14,7 @@ from fedapm.algorithms import METHODS, PRESETS
 from fedapm.core import random
 from fedapm.core.network import Loss
 from fedapm.core.record import RoundRecord
-from fedapm.core.samples import Samples
+from fedapm.core.samples import Samples, mean_batches
 from fedapm.data.federation import ClientData, Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
@@ -90,12 +90,13 @@ class LoadedResult(BaseResult):
         state, trained = saved
         experiment = Experiment.from_tables({k: v for k, v in self.settings.items() if k != "data"})
         unit = Weighting(experiment.engine.weights, experiment.engine.units).unit(len(self.clients))
+        sizes = [int(client["train"]) for client in self.info["clients"]]
+        batches = mean_batches(sizes, experiment.solver.batch_size)
 
         def problem_for(federation: Federation) -> Problem:
             problem = build.problem(experiment, federation, self._network(), loss)
             check_same_model(self.folder, state.server, experiment.algorithm.server_init(problem.u0))
-            problem.unit, problem.alphas = unit, [unit] * len(federation)
-            return problem
+            return problem.weighted_as(unit, batches)
 
         seen = self.info.get("seen_classes")
         known = frozenset(map(int, seen)) if seen is not None else None

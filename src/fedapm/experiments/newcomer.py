@@ -92,7 +92,10 @@ class _Newcomer:
         self._check()
         # its streams depend on its id alone, not on its place among others
         stream = key(run.seed, "new client", data.id)
-        self.task: LocalTask = replace(self.problem.personal_task(0, run.round), train=self.fit, client=stream)
+        task = self.problem.personal_task(0, run.round)
+        # it has early stopping of its own, over all epochs
+        solver = replace(task.solver, validation_v=None)
+        self.task: LocalTask = replace(task, train=self.fit, client=stream, solver=solver)
 
     def personalized(self) -> NewClient:
         """Start where the loss on its own data is lower, and stop where the loss on what is held out is lowest."""

@@ -119,8 +119,17 @@ class Problem:
             rounds=self.rounds,
             device=self.device,
         )
-        other.unit, other.alphas = self.unit, [self.unit] * len(federation)
-        return other
+        return other.weighted_as(self.unit, self.mean_batches)
+
+    def weighted_as(self, unit: float, batches: float) -> Problem:
+        """The same problem where every client counts as the mean one of a run does.
+
+        Args:
+            unit: The weight of an f_i in that run.
+            batches: The mean number of batches of its clients, which decides automatic penalties.
+        """
+        self.unit, self.alphas, self.mean_batches = unit, [unit] * len(self), batches
+        return self
 
     def start(self, client: int) -> Start:
         """Where a client starts; made when first asked for."""
