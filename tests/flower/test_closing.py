@@ -28,7 +28,10 @@ def test_without_a_personal_part_nothing_is_asked(tmp_path):
 
 
 def test_the_models_on_the_nodes_are_those_after_it(tmp_path):
-    plain, closed = Case.of(tmp_path / "plain", engine={"rounds": 2}), Case.of(tmp_path / "closed", engine=EPOCHS)
+    plain, closed = (
+        Case.of(tmp_path / "plain", engine={"rounds": 2, "final_personal_epochs": 0}),
+        Case.of(tmp_path / "closed", engine=EPOCHS),
+    )
     for case in (plain, closed):
         case.serve()
     picture, _ = plain.sequential()
@@ -54,7 +57,7 @@ def test_a_longer_run_goes_on_without_it(tmp_path):
 
 
 def test_it_may_be_added_to_a_finished_run(tmp_path):
-    case = Case.of(tmp_path, engine={"rounds": 2})
+    case = Case.of(tmp_path, engine={"rounds": 2, "final_personal_epochs": 0})
     case.serve()
     assert_as_if_nothing_had_happened(changed(case, engine=EPOCHS))
 

@@ -138,7 +138,7 @@ def test_a_result_and_its_folder_have_the_models_after_it(tmp_path):
     import fedapm
 
     options = {"personal": ["head"], "rounds": 2, "fraction": 0.4, "engine": "sequential"}
-    plain = train(blob_clients(), two_layers, **options)
+    plain = train(blob_clients(), two_layers, final_personal_epochs=0, **options)
     closed = train(blob_clients(), two_layers, final_personal_epochs=2, **options)
     saved = fedapm.load(closed.save(tmp_path / "saved"), two_layers)
     for client in closed.clients:
