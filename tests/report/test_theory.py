@@ -10,7 +10,7 @@ from fedapm.theory.bounds import Penalties
 from fedapm.theory.constants import ClientConstants
 from fedapm.theory.course import course
 from fedapm.theory.findings import Findings
-from fedapm.theory.sentences import descent_sentence, disagreement_sentence, rate_sentence
+from fedapm.theory.sentences import descent_sentence, disagreement_sentence, rate_sentence, sentences
 from fedapm.theory.study import Study
 from tests.helpers.unit import refused
 from tests.report.fake_runs import Fake, write_fake
@@ -116,6 +116,11 @@ def test_values_under_another_rho_do_not_count(tmp_path: Path) -> None:
     found = course(rows)
     assert (found.first, found.steps, found.rho_changed) == (11, 19, True)
     assert "since round 11, when ρ last changed" in descent_sentence(found)
+    for row in rows:
+        row["theory"]["rho"] = 0.9 ** row["round"]
+    assert sentences(None, course(rows)) == [
+        "ρ changes from round to round, so the values of the Lyapunov function do not compare."
+    ]
 
 
 def test_what_disagreement_means_in_words() -> None:

@@ -51,6 +51,6 @@ def course(records: Sequence[Mapping[str, Any]]) -> Course | None:
             rho_changed = True
             break
         tail.append((number, float(value)))
-    if len(tail) < 2:
+    if len(tail) < 2 and not rho_changed:
         return None
     return Course(tail[-1][0], tuple(value for _, value in reversed(tail)), rho_changed)

@@ -21,8 +21,8 @@ def bounds_sentence(study: Study) -> str:
     if used.meet(least):
         return (
             f"ρ = {number(used.rho)} and σ = {number(used.sigma)} meet the bounds of the descent lemma, as far as the "
-            "curvature of these clients at this point can tell: with v_i solved exactly at u_i, every round must lower "
-            "the Lyapunov function."
+            "curvature of these clients at this point can tell: with v_i solved exactly at u_i and server = “all” "
+            "every round must lower the Lyapunov function."
         )
     needs = (("ρ", used.rho, least.rho), ("σ", used.sigma, max(least.sigma, least_sigma(used.rho))))
     short = " and ".join(_short(name, have, need) for name, have, need in needs if have < need)
@@ -64,6 +64,8 @@ def disagreement_sentence(study: Study) -> str:
 
 def descent_sentence(course: Course) -> str:
     """How often the Lyapunov function went down."""
+    if not course.steps:
+        return "ρ changes from round to round, so the values of the Lyapunov function do not compare."
     last = course.first + course.steps
     since = f" since round {course.first}, when ρ last changed" if course.rho_changed else ""
     if course.falls == course.steps:
@@ -99,7 +101,7 @@ def sentences(study: Study | None, course: Course | None) -> list[str]:
     """
     found = [bounds_sentence(study), disagreement_sentence(study)] if study is not None else []
     if course is not None:
-        found += [descent_sentence(course), rate_sentence(course.rate())]
+        found += [descent_sentence(course), *([rate_sentence(course.rate())] if course.steps else [])]
     return found
 
 
