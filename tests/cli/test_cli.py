@@ -42,7 +42,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert finished.returncode == 0, finished.stderr
     assert f"Report: {folder / 'report.html'}" in finished.stdout
     assert "FedAPM" in finished.stdout
-    assert finished.stderr.splitlines()[-1].startswith("FedAPM, seed 0: round 2/2")
+    assert "\nFedAPM, seed 0: round 2/2" in finished.stderr
+    assert finished.stderr.splitlines()[-1].startswith("FedAPM, seed 0: closing phase")
     return folder
 
 

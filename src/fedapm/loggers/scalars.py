@@ -14,8 +14,12 @@ EVERY_ROUND = "bytes/total_up"
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a round by name, such as ``accuracy/mean``; ``P/accuracy/mean`` where there are several models."""
-    values = _scores(record)
+    """The numbers of a round by name, such as ``accuracy/mean``; ``P/accuracy/mean`` where there are several models.
+
+    The scores are those before the closing phase; those after it have names of their own.
+    """
+    closing = record.get("closing")
+    values = _scores(closing["before"] if closing else record.get("evaluations"))
     values["drift"] = record.get("drift")
     values |= {f"local/{name}": value for name, value in (record.get("local") or {}).items()}
     values |= {f"stationarity/{name}": value for name, value in (record.get("stationarity") or {}).items()}
@@ -23,19 +27,20 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     values |= {"bytes/up": record.get("bytes_up"), "bytes/down": record.get("bytes_down")}
     values["bytes/total_down"] = record.get("total_bytes_down")
     values[EVERY_ROUND] = record.get("total_bytes_up")
-    return {_name(name): float(value) for name, value in values.items() if _is_number(value)}
+    found = {_name(name): float(value) for name, value in values.items() if _is_number(value)}
+    return found | (closing_scalars(record) if closing else {})
 
 
 def closing_scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """The scores after the closing phase by name, such as ``closing/accuracy/mean``."""
-    return {_name(f"closing/{name}"): float(value) for name, value in _scores(record).items() if _is_number(value)}
+    values = _scores(record.get("evaluations"))
+    return {_name(f"closing/{name}"): float(value) for name, value in values.items() if _is_number(value)}
 
 
-def _scores(record: Mapping[str, Any]) -> dict[str, Any]:
+def _scores(evaluations: Mapping[str, Any] | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    evaluations = record.get("evaluations") or {}
-    for view, evaluation in evaluations.items():
-        prefix = f"{view}/" if len(evaluations) > 1 else ""
+    for view, evaluation in (evaluations or {}).items():
+        prefix = f"{view}/" if len(evaluations or {}) > 1 else ""
         for metric, summary in evaluation.items():
             if metric != "per_client":
                 values |= {f"{prefix}{metric}/{name}": summary.get(name) for name in STATISTICS}
