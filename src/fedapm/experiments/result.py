@@ -269,6 +269,8 @@ class Result(BaseResult):
     def theory(self, clients: int = 5, samples: int = 1000) -> Findings:
         """The quantities of the analysis where the run ended: curvature, bounds on ρ and σ, disagreement, rates.
 
+        They are about the states after the last round, before the closing phase.
+
         Args:
             clients: How many clients' curvature is estimated.
             samples: At most so many of a client's samples are used for that; 0 uses all.
@@ -280,7 +282,7 @@ class Result(BaseResult):
         found = study(
             spec.problem,
             spec.algorithm,
-            self.engine.client_state,
+            self.engine.store.get,
             state.server,
             state.round,
             clients=clients,

@@ -67,7 +67,8 @@ def theory_of_experiment(
         progress: Hears how far it is.
     """
     if after:
-        result = execute(replace(spec, schedule=replace(spec.schedule, rounds=after, theory=True)))
+        schedule = replace(spec.schedule, rounds=after, theory=True, closing_epochs=0)
+        result = execute(replace(spec, schedule=schedule))
         return _measured(spec, result.engine, result.state, result.records, clients, samples, progress)
     engine = SequentialEngine(spec.problem, spec.algorithm)
     start = RunState(0, spec.algorithm.server_init(spec.problem.u0))
@@ -86,7 +87,7 @@ def _measured(
     found = study(
         spec.problem,
         spec.algorithm,
-        engine.client_state,
+        engine.store.get,
         at.server,
         at.round,
         clients=clients,
