@@ -124,7 +124,7 @@ def test_only_steps_that_agree_are_amplified():
         solver = SGDConfig(lr=share / largest, epochs=1, batch_size=0, weight_decay=known.ridge)
         _, records = run(known.problem(method, solver), method, 12)
         thetas.append(sum(record["server"]["theta"] for record in records[4:]) / 9)
-    assert thetas[0] > 0.95
+    assert thetas[0] > 0.7
     assert thetas[1] < 0.4
 
 

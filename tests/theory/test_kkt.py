@@ -8,7 +8,7 @@ from fedapm.core.solver import SGDConfig
 from fedapm.core.vec import total
 from tests.helpers.problems import Convex, convex, run
 
-EXACT = FedAPM(rho=1.0, sigma=0.2, xi=1.0, mu=0.7, max_epochs=400, v_at="local", u_start="local")
+EXACT = FedAPM(rho=1.0, sigma=0.2, xi=1.0, mu=0.7, max_epochs=400, theta=1.0, v_at="local", u_start="local")
 FULL = {"lr": 0.25, "batch_size": 0}
 
 

@@ -23,6 +23,8 @@ MEMORY = 0.8
 """How much of the agreement of earlier rounds is kept in each round."""
 ENOUGH = 0.1
 """The agreement from which on H counts fully."""
+FAR = 0.5
+"""The share of the longest step so far from which on H counts fully: clients that hardly move need no help."""
 IMBALANCE = 5.0
 """How many times one relative residual must exceed the other before ρ changes."""
 STEP, FARTHEST = 1.2, 10.0
@@ -46,8 +48,8 @@ class Consensus(Algorithm):
     """What the server averages: the copies of the round's participants, plus the mean of all π_i/ρ; or, as the paper
     writes, u_i + π_i/ρ of all clients, most of which are old."""
     theta: Annotated[float, Ge(0), Le(1)] | Literal["auto"] = "auto"
-    """θ: how much of H the server adds under `participants`. `auto`: between κ and 1, by how well the round's mean step
-    agrees with H."""
+    """θ: how much of H the server adds under `participants`. `auto`: between κ and 1, more where rounds agree with H
+    and still move far."""
 
     def penalty(self, broadcast: State, task: Task) -> float:
         """ρ in this round."""
@@ -65,10 +67,10 @@ class Consensus(Algorithm):
         return {} if self.server == "participants" else {"z": u + pi / rho if rho else u}
 
     def server_init(self, u0: Vec) -> State:
-        """ū⁰; under ``participants`` also the mean of all π_i⁰ = 0 and how well rounds have agreed with it."""
+        """ū⁰; under ``participants`` also the mean of all π_i⁰ = 0 and what θ is decided by."""
         state = State(u=u0)
         if self.server == "participants":
-            state = state.replace(pi=u0.zeros(), theta=0.0, agreement=0.0)
+            state = state.replace(pi=u0.zeros(), theta=0.0, agreement=0.0, longest=0.0)
         if self._sends_numbers:
             state = state.replace(rho=0.0)
         return state.replace(factor=1.0) if self.rho == "balanced" else state
@@ -115,9 +117,14 @@ class Consensus(Algorithm):
         if not rho:
             return state.replace(u=state.u + total.mean("change"))
         step, old_H, pi = total.mean("change") / rho, state.pi / rho, state.pi + total["change"] / m
-        agreement = MEMORY * state.agreement + (1 - MEMORY) * _cosine(step + kappa * old_H, old_H)
-        theta = self.theta if not isinstance(self.theta, str) else _theta(agreement, kappa)
-        return state.replace(u=state.u + step + theta * (pi / rho), pi=pi, theta=theta, agreement=agreement)
+        plain = step + kappa * old_H  # what averaging alone would do: the duals took κH out of the clients' steps
+        agreement = MEMORY * state.agreement + (1 - MEMORY) * _cosine(plain, old_H)
+        longest = max(state.longest, plain.norm())
+        theta = self.theta
+        if isinstance(theta, str):
+            theta = _theta(kappa, agreement, _ratio(plain.norm(), longest))
+        u = state.u + step + theta * (pi / rho)
+        return state.replace(u=u, pi=pi, theta=theta, agreement=agreement, longest=longest)
 
     def _factor(self, old: State, new: State, means: dict[str, float]) -> float:
         """Residual balancing: ρ grows where copies are relatively far from ū, and falls where ū moves far."""
@@ -135,10 +142,16 @@ class Consensus(Algorithm):
         return self.server == "participants" or isinstance(self.rho, str)
 
 
-def _theta(agreement: float, kappa: float) -> float:
-    """κ, with which H only stands in for what the duals took out of the clients' steps, up to 1."""
+def _theta(kappa: float, agreement: float, length: float) -> float:
+    """From κ, with which a round moves ū as far as averaging would, up to 1.
+
+    Args:
+        kappa: κ = ρ·η·K̄.
+        agreement: How well rounds agree with H, between −1 and 1.
+        length: The length of this round's step as a share of the longest so far.
+    """
     low = min(kappa, 1.0)
-    return low + (1 - low) * min(max(agreement / ENOUGH, 0.0), 1.0)
+    return low + (1 - low) * min(max(agreement / ENOUGH, 0.0), 1.0) * min(length / FAR, 1.0) ** 2
 
 
 def _cosine(a: Vec, b: Vec) -> float:
