@@ -2,6 +2,7 @@
 
     python benchmarks/defaults.py                                        # digits and two synthetic federations
     python benchmarks/defaults.py --data-root DIR --federations motionsense,crisismmd
+    python benchmarks/defaults.py --federations identical --personal none --seeds 6   # without the search
 
 The rivals have the same rounds, step size and batches; FedAlt has the split that was chosen. Scores are the clients'
 mean test accuracy. The lead over each rival is a mean over seeds, with its standard error. Test data decides nothing.
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--engine", default="vectorized")
+    parser.add_argument("--personal", help="a pattern instead of the search of the split; 'none' shares everything")
     given = parser.parse_args()
     for name in given.federations.split(","):
         scores: dict[str, list[float]] = {rival: [] for rival in ("defaults", *RIVALS)}
@@ -90,7 +92,10 @@ def main() -> None:
         for seed in range(given.seeds):
             case = cases(given.data_root)[name](seed)
             common = {**case.settings, "seed": seed, "engine": given.engine}
-            result = train(case.clients, case.model, **common)
+            fixed: dict[str, Any] = {} if given.personal is None else {"personal": [given.personal]}
+            if given.personal == "none":
+                fixed = {"shared": ["*"]}
+            result = train(case.clients, case.model, **common, **fixed)
             scores["defaults"].append(accuracy(result))
             chosen = result.settings["model"]
             split = {key: chosen[key] for key in ("personal", "shared", "preset") if chosen.get(key)}
