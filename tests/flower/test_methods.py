@@ -129,7 +129,7 @@ def test_nothing_but_sums_scores_and_sizes_leaves_a_node(played):
     split = case.problem().network(0).split
     private = {*split.personal, *split.frozen, "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
     secrets = [t for c in case.data.clients for part in (c.train, c.test) for t in (part.inputs[0], part.targets)]
-    notes = {"protocol", "run", "token", "client", "data", "scores", "drift", "trained", "remarks"}
+    notes = {"protocol", "run", "token", "client", "data", "scores", "closing_scores", "drift", "trained", "remarks"}
     for carried in case.grid.carried:
         for content in (carried.message.content, carried.reply.content):
             assert set(content) <= {codec.FIELDS, codec.TENSORS}

@@ -70,7 +70,7 @@ def test_settings_are_where_they_belong(compared: Path) -> None:
     assert settings["common"]["data.clients"] == 4
     assert settings["common"]["model.personal"] == ["head"]
     assert settings["common"]["algorithm.mu"] == 0.5, "the same name in both, and the same value"
-    assert settings["by_method"]["fedapm"]["algorithm.rho"] == 0.03
+    assert settings["by_method"]["fedapm"]["algorithm.kappa"] == 0.2
     assert settings["by_method"].keys() == {"fedapm"}
     assert settings["varying"] == {}
     assert not {"engine.seed", "algorithm.name", "data.root"} & settings["common"].keys()
@@ -78,11 +78,11 @@ def test_settings_are_where_they_belong(compared: Path) -> None:
 
 def test_settings_that_vary_within_a_method_are_listed(own: Path) -> None:
     path = own / "fedapm" / "seed-1" / "config.toml"
-    path.write_text(path.read_text("utf-8").replace("rho = 0.03", "rho = 0.5"))
+    path.write_text(path.read_text("utf-8").replace("kappa = 0.2", "kappa = 0.5"))
     settings = card(own)["settings"]
-    assert settings["varying"] == {"algorithm.rho": [0.03, 0.5]}
-    assert "algorithm.rho" not in settings["by_method"]["fedapm"]
-    assert "- `algorithm.rho`: `0.03` and `0.5`" in as_markdown(card(own))
+    assert settings["varying"] == {"algorithm.kappa": [0.2, 0.5]}
+    assert "algorithm.kappa" not in settings["by_method"]["fedapm"]
+    assert "- `algorithm.kappa`: `0.2` and `0.5`" in as_markdown(card(own))
 
 
 def test_the_numbers_are_those_of_the_report(compared: Path) -> None:
