@@ -23,7 +23,7 @@ def wide(note, tensors):
 
 
 def scalar(note, tensors):
-    name = next(iter(tensors))
+    name = max(tensors, key=lambda n: tensors[n].numel())
     return note, {**tensors, name: tensors[name].sum()[None]}
 
 
