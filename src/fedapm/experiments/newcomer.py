@@ -95,7 +95,8 @@ class _Newcomer:
         task = self.problem.personal_task(0, run.round)
         # it has early stopping of its own, over all epochs
         solver = replace(task.solver, validation_v=None)
-        self.task: LocalTask = replace(task, train=self.fit, client=stream, solver=solver)
+        # nothing of its part is settled yet, so the schedule begins anew
+        self.task: LocalTask = replace(task, train=self.fit, client=stream, solver=solver, lr_factor=1.0)
 
     def personalized(self) -> NewClient:
         """Start where the loss on its own data is lower, and stop where the loss on what is held out is lowest."""

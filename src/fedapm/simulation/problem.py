@@ -157,17 +157,21 @@ class Problem:
             alpha=self.alphas[client],
             unit=self.unit,
             mean_batches=self.mean_batches,
-            lr_factor=self.solver.schedule(max(round - 1, 0), self.rounds),
+            lr_factor=self.lr_factor(round),
             v0=self.start(client).v0,
         )
 
     def personal_task(self, client: int, round: int) -> LocalTask:
         """A client's local problem in a personal phase after a round.
 
-        It has the random streams of the round that would follow. Its step sizes are those before any schedule: one that
-        has come to its end would leave nothing to do.
+        It has the random streams of the round that would follow, and the step size of the round that was: a larger one
+        would undo what a falling step size has settled.
         """
-        return replace(self.task(client, round + 1), lr_factor=1.0)
+        return replace(self.task(client, round + 1), lr_factor=self.lr_factor(round))
+
+    def lr_factor(self, round: int) -> float:
+        """The schedule's factor on the step size in a round."""
+        return self.solver.schedule(max(round - 1, 0), self.rounds)
 
     def _start(self, client: int) -> Start:
         if client not in self._starts:

@@ -60,8 +60,7 @@ class BatchedTask:
         self.unit, self._mean_batches = problem.unit, problem.mean_batches
         self.v0 = problem.start(clients[0]).v0
         self.seed = problem.seed
-        scheduled = problem.solver.schedule(max(round - 1, 0), problem.rounds)
-        self.lr_factor = scheduled if lr_factor is None else lr_factor
+        self.lr_factor = problem.lr_factor(round) if lr_factor is None else lr_factor
         alphas = [problem.alphas[k] for k in clients]
         device = problem.device
         uniform = len(set(alphas)) == 1
