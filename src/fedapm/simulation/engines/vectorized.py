@@ -111,9 +111,7 @@ class VectorizedEngine(SequentialEngine):
         ordered = sorted(clients, key=lambda k: -sizes[k])
         for part in self._chunks(ordered, sizes):
             before = self.store.gather(part)
-            task = BatchedTask(
-                self.problem, part, round + 1, self._network, lr_factor=self.problem.lr_factor(round)
-            )
+            task = BatchedTask(self.problem, part, round + 1, self._network, lr_factor=self.problem.lr_factor(round))
             after = _wide_state(self.algorithm.personalize(broadcast, before, task, epochs), len(part))
             finite = _finite(after.vectors.values(), task)
             # who did not stay finite keeps what it had
