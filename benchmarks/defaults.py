@@ -99,7 +99,9 @@ def main() -> None:
             scores["defaults"].append(accuracy(result))
             chosen = result.settings["model"]
             split = {key: chosen[key] for key in ("personal", "shared", "preset") if chosen.get(key)}
-            splits.append(", ".join(map(str, split.values())) or "nothing personal")
+            method = result.settings["algorithm"]
+            what = ", ".join(map(str, split.values())) or "nothing personal"
+            splits.append(f"{what} (rho {method['rho']}, {method['evaluate']})")
             for rival in RIVALS:
                 # without patterns train would search again; "nothing" is said by a pattern that shares everything
                 said = (split or {"shared": ["*"]}) if rival == "fedalt" else {"shared": ["*"]}

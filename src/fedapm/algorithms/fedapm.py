@@ -6,14 +6,14 @@ Personalization. KDD 2025.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Lt
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from fedapm.algorithms.consensus import Consensus
-from fedapm.core.algorithm import ClientUpdate, Lagrangian, State, Stationarity
+from fedapm.core.algorithm import Algorithm, ClientUpdate, Lagrangian, State, Stationarity
 from fedapm.core.search_space import EPOCHS_V, LR_V, SearchSpace, choices, log_range
 from fedapm.core.task import Epochs, Prox, StopRule, Task, UntilStationary
 from fedapm.core.vec import Vec
@@ -37,7 +37,7 @@ class FedAPM(Consensus):
         choices("algorithm.sigma", "auto", 0.0, 0.003, 0.03, 0.3),
         EPOCHS_V,
         LR_V,
-        choices("algorithm.evaluate", "local", "shared"),
+        choices("algorithm.evaluate", "auto", "local"),
     )
     search_grid: ClassVar[SearchSpace] = (choices("algorithm.kappa", 0.05, 0.1, 0.2, 0.4, 0.8),)
     unit_powers = {"algorithm.lr_v": 1, "algorithm.rho": -1, "algorithm.sigma": -1, "algorithm.xi": -2}
@@ -49,8 +49,9 @@ class FedAPM(Consensus):
     """Where v_i is solved: at the client's copy u_i, as the paper writes, or at the broadcast ū."""
     u_start: Literal["local", "shared"] = "shared"
     """Where the search for u_i starts: at the client's copy, or at the broadcast ū."""
-    evaluate: Literal["local", "shared"] = "shared"
-    """Which shared part a client's model uses: its copy u_i or ū."""
+    evaluate: Literal["auto", "local", "shared"] = "auto"
+    """Which shared part a client's model uses: its copy u_i or ū. In the closing phase the copy is solved once more,
+    near ū but for this client alone. `auto`: what was better on validation data where the split is searched, else ū."""
     relax: Annotated[float, Gt(0), Lt(2)] = 1.0
     """β: over-relaxation. The dual and the message use ū + β(u_i − ū) for u_i; above 1 the server moves more."""
     lr_v: PositiveFloat | None = None
@@ -91,10 +92,24 @@ class FedAPM(Consensus):
         return KAPPA_V / task.path_length(self.lr_v, self.epochs_v) if isinstance(self.sigma, str) else self.sigma
 
     def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
-        """v_i ← argmin α_i f_i(v, ū) + σ/2·‖v − v_i‖². The model is then (ū, v_i), as v_i was solved at ū."""
-        prox, stop = Prox(self.proximity(task), state.v), Epochs(epochs)
-        v = task.minimize(state.v, fixed=broadcast.u, weight=task.alpha, prox=prox, stop=stop, lr=self.lr_v)
-        return state.replace(v=v, u=broadcast.u)
+        """v_i at ū; where u_i is evaluated, u_i ← argmin α_i f_i(v_i, u) + ρ/2·‖u − ū‖²: the last step has no dual."""
+        u_bar, stop = broadcast.u, Epochs(epochs)
+        prox = Prox(self.proximity(task), state.v)
+        v = task.minimize(state.v, fixed=u_bar, weight=task.alpha, prox=prox, stop=stop, lr=self.lr_v)
+        if self.evaluate != "local":
+            return state.replace(v=v, u=u_bar)
+        near = Prox(self.penalty(broadcast, task), u_bar)
+        return state.replace(v=v, u=task.minimize(u_bar, fixed=v, weight=task.alpha, prox=near, stop=stop))
+
+    def alternatives(self) -> dict[str, Algorithm]:
+        """FedAlt, which is ρ = σ = 0; the correction; and models with the clients' own copies."""
+        shared = {"evaluate": "shared"} if self.evaluate == "auto" else {}
+        tried: dict[str, dict[str, Any]] = {"with correction": shared}
+        if self.rho == "auto" and self.sigma == "auto":
+            tried = {"no correction": shared | {"rho": 0.0, "sigma": 0.0}} | tried
+        if shared:
+            tried["with correction, own copies at the end"] = {"evaluate": "local"}
+        return {name: replace(self, **settings) for name, settings in tried.items()}
 
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """(u_i or ū, v_i)."""

@@ -272,6 +272,15 @@ class Algorithm(ABC):
         del broadcast, state, task, epochs
         raise FedapmError(f"{self.label} has no personal part.")
 
+    def alternatives(self) -> dict[str, Algorithm]:
+        """Ways to set what is left to the method itself, for a search on validation data to choose from.
+
+        Returns:
+            The method with other hyperparameters, by what they mean; the most cautious first, which the others have to
+            beat. One or none where everything is decided.
+        """
+        return {}
+
     def stationarity(self, broadcast: State, state: State, task: Task) -> Stationarity | None:
         """How far a client is from the method's stationary point, where the method defines one."""
         del broadcast, state, task

@@ -78,6 +78,10 @@ class _Newcomer:
 
     def __init__(self, run: TrainedRun, data: ClientData, options: Options) -> None:
         self.run, self.options, self.algorithm = run, options, run.algorithm
+        self.correct = options.correct
+        if isinstance(run.algorithm, FedAPM) and run.algorithm.evaluate == "local":
+            # the others have copies of their own; so has this client, after its personal part was chosen at ū
+            self.algorithm, self.correct = replace(run.algorithm, evaluate="shared"), True
         self.broadcast = run.algorithm.broadcast(run.server)
         self.notes: list[str] = []
         if options.correct and not isinstance(run.algorithm, FedAPM):
@@ -109,7 +113,7 @@ class _Newcomer:
         else:
             state, epochs = self._search(state)
         algorithm = self.algorithm
-        corrected = self._corrected(state) if self.options.correct else None
+        corrected = self._corrected(state) if self.correct else None
         if corrected is not None:
             algorithm, state = corrected
         after = self._scores(state, judged, algorithm)

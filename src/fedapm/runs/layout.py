@@ -44,6 +44,8 @@ TRIALS_DATABASE = "trials.db"
 
 # a search of the split
 CANDIDATES = "candidates"
+ALTERNATIVES = "alternatives"
+ALTERNATIVES_INFO = "alternatives.json"
 SPLIT_PICTURE = "split.png"
 
 # the steps of a paper

@@ -1,12 +1,16 @@
-"""``model.split = "auto"``: the search that comes before a run, and the experiment that comes out of it."""
+"""``model.split = "auto"``: the search that comes before a run, and the experiment that comes out of it.
+
+First the split, then what the method leaves open, on the same validation data.
+"""
 
 from __future__ import annotations
 
 import logging
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedapm.core.metrics import Metric
 from fedapm.core.network import Loss
@@ -16,6 +20,7 @@ from fedapm.runs.folder import locked, refuse_to_overwrite
 from fedapm.runs.layout import SPLIT
 from fedapm.runs.records import is_run
 from fedapm.simulation.problem import Model
+from fedapm.tuning.split.alternatives import recorded_alternative, with_alternative
 from fedapm.tuning.split.record import recorded_choice
 from fedapm.tuning.split.run import find_split
 
@@ -51,36 +56,41 @@ def with_split(
     if not experiment.algorithm.takes_split():
         logger.info("%s has no split to search.", experiment.algorithm.label)
         return replace(experiment, model=experiment.model.with_patterns())
+    search = _Search(clients, model, loss, metrics, progress)
     if out is None:
-        with tempfile.TemporaryDirectory() as folder:
-            return _searched(experiment, clients, Path(folder) / SPLIT, model, loss, metrics, progress)
+        with tempfile.TemporaryDirectory() as scratch:
+            return search.run(experiment, Path(scratch) / SPLIT)
     with locked(out):
         if not resume:
             refuse_to_overwrite(out)
-        choice = recorded_choice(out / SPLIT) if resume else None
-        if choice is not None:
-            return _taking(experiment, choice)
+        folder = out / SPLIT
+        choice = recorded_choice(folder) if resume else None
         if is_run(out):
-            # begun with a split of its own: the run says in which settings they differ
-            return replace(experiment, model=experiment.model.with_patterns())
-        return _searched(experiment, clients, out / SPLIT, model, loss, metrics, progress)
+            # the run says in which settings they differ, if they do
+            decided = replace(experiment, model=experiment.model.with_patterns(**(choice or {})))
+            return replace(decided, algorithm=replace(decided.algorithm, **(recorded_alternative(folder) or {})))
+        return search.run(experiment, folder, choice)
 
 
-def _searched(
-    experiment: Experiment,
-    clients: Federation,
-    folder: Path,
-    model: Model | None,
-    loss: Loss | None,
-    metrics: Sequence[Metric] | None,
-    progress: bool,
-) -> Experiment:
-    logger.info("Searching which part of the network should be personal.")
-    found = find_split(experiment, clients, folder, model=model, loss=loss, metrics=metrics, progress=progress)
-    for sentence in found.advice:
-        logger.info(sentence)
-    return _taking(experiment, found.chosen.patterns)
+@dataclass(frozen=True)
+class _Search:
+    """What both steps of the search need."""
 
+    clients: Federation
+    model: Model | None
+    loss: Loss | None
+    metrics: Sequence[Metric] | None
+    progress: bool
 
-def _taking(experiment: Experiment, choice: dict[str, list[str]]) -> Experiment:
-    return replace(experiment, model=experiment.model.with_patterns(**choice))
+    def run(self, experiment: Experiment, folder: Path, choice: dict[str, list[str]] | None = None) -> Experiment:
+        """Search the split, unless it was chosen before, and then what the method leaves open."""
+        common: dict[str, Any] = {"model": self.model, "loss": self.loss, "metrics": self.metrics}
+        common |= {"progress": self.progress}
+        if choice is None:
+            logger.info("Searching which part of the network should be personal.")
+            found = find_split(experiment, self.clients, folder, **common)
+            for sentence in found.advice:
+                logger.info(sentence)
+            choice = found.chosen.patterns
+        chosen = replace(experiment, model=experiment.model.with_patterns(**choice))
+        return with_alternative(chosen, self.clients, folder, **common)
