@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,7 @@ class Federation:
         self.modalities = tuple(modalities)
         self.validation = validation
         """The share of training data that clients are evaluated on; 0 where it is their test data."""
+        self._digest: str | None = None
         if not self.clients:
             raise FedapmError("a federation needs at least one client.")
         seen: set[str] = set()
@@ -155,6 +157,18 @@ class Federation:
                 raise FedapmError(f"client {data.id} would have no modality left; leave it one.")
             clients.append(ClientData(data.id, self._blanked(data.train, removed), self._blanked(data.test, removed)))
         return self._with(clients, self.validation)
+
+    def digest(self) -> str:
+        """One sum over the ids and all samples of all clients: equal for equal data, whatever its order in memory."""
+        if self._digest is None:
+            total = hashlib.blake2b(digest_size=16)
+            for client in (*self.clients, *self.unseen):
+                for values in (*client.train.inputs, client.train.targets, *client.test.inputs, client.test.targets):
+                    total.update(f"{client.id}\0{values.dtype}\0{tuple(values.shape)}\0".encode())
+                    if values.numel():
+                        total.update(values.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            self._digest = total.hexdigest()
+        return self._digest
 
     def with_memory_format(self, memory_format: torch.memory_format) -> Federation:
         """A copy whose images have another memory format; the federation itself if they already have it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +21,7 @@ from fedapm.experiments.newcomer import TrainedRun
 from fedapm.experiments.result import BaseResult
 from fedapm.experiments.settings import DataSettings, Experiment, ModelSettings, validated
 from fedapm.runs.export import find_model
-from fedapm.runs.files import read_tensors
+from fedapm.runs.files import parse_toml, read_tensors
 from fedapm.runs.layout import CHECKPOINTS, CONFIG
 from fedapm.runs.records import load_run, unseen_clients
 from fedapm.simulation.checkpoint import check_same_model, read_latest
@@ -57,10 +56,7 @@ class LoadedResult(BaseResult):
     @property
     def settings(self) -> Tables:
         """The settings of the run, as in config.toml."""
-        try:
-            return tomllib.loads(self.run.config)
-        except tomllib.TOMLDecodeError as error:
-            raise FedapmError(f"{self.folder / CONFIG} is not valid TOML: {error}.") from None
+        return parse_toml(self.run.config, str(self.folder / CONFIG))
 
     @property
     def clients(self) -> list[str]:

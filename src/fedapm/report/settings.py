@@ -39,5 +39,5 @@ def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _parsed(config: str) -> dict[str, Any]:
     try:
         return tomllib.loads(config)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return {}

@@ -173,6 +173,19 @@ class Problem:
         """The schedule's factor on the step size in a round."""
         return self.solver.schedule(max(round - 1, 0), self.rounds)
 
+    def network_digest(self) -> str:
+        """One sum over the names and shapes in every client's network, how it is split, and what is frozen in it."""
+        total = hashlib.sha256()
+        for client in range(len(self)) if self.per_client else range(1):
+            network = self.network(client)
+            split = network.split
+            parts = [network.read(names) for names in (split.shared, split.personal, split.frozen)]
+            for part in (*parts, network.buffers()):
+                total.update(repr([(name, tuple(t.shape), t.dtype) for name, t in part.items()]).encode())
+            for tensor in network.read(split.frozen).values():
+                total.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
+        return total.hexdigest()[:32]
+
     def _start(self, client: int) -> Start:
         if client not in self._starts:
             with random.seeded_globally(torch.device("cpu"), self.seed, "init"):

@@ -46,6 +46,11 @@ class RunSpec:
         choice.engine.open_store(self.store, rows)
         return choice
 
+    def identity(self) -> dict[str, Any]:
+        """What run.json says of a run that can be resumed: beside everything else, which data and network it has."""
+        digests = {"data": self.problem.federation.digest(), "network": self.problem.network_digest()}
+        return self.info() | {"digests": digests}
+
     def info(self) -> dict[str, Any]:
         """What run.json says."""
         network = self.problem.network(0)
