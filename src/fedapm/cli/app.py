@@ -14,6 +14,7 @@ from types import FrameType
 import click
 import typer
 
+from fedapm.core.messages import plain_line
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.loggers.console import configure
 from fedapm.version import __version__
@@ -69,7 +70,7 @@ def main() -> None:
             with suppress(ValueError):
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             if message:
-                print(f"fedapm: {message}", file=sys.stderr)
+                print(f"fedapm: {plain_line(message)}", file=sys.stderr)
             raise SystemExit(code)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tomli_w
 from annotated_types import Ge, Lt
-from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from fedapm.algorithms import FedAPM, method
 from fedapm.core.algorithm import Algorithm
@@ -27,6 +27,7 @@ from fedapm.runs.config import present_value
 from fedapm.runs.files import first_line
 from fedapm.simulation.engines.auto import EngineName
 from fedapm.simulation.stores import StoreKind
+from fedapm.simulation.workers import PATIENCE
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -176,6 +177,8 @@ class EngineSettings:
     """Worker processes; as many as there are processors if not given."""
     store: StoreKind = "auto"
     """Where clients' states are kept between rounds: in memory, on disk, or on disk if they are large."""
+    stuck_after: PositiveFloat = PATIENCE
+    """Seconds without any processor time after which a worker process counts as stuck and is replaced."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "engine")

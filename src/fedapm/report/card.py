@@ -20,7 +20,7 @@ from fedapm.report.comparison.series import all_series, group_runs
 from fedapm.report.evaluated_on import evaluated_on
 from fedapm.report.metrics import MetricInfo, metrics_of
 from fedapm.report.numbers import in_scale_of, percent, plain
-from fedapm.report.page import fill
+from fedapm.report.page import escape_markdown, fill
 from fedapm.report.settings import flat_settings
 from fedapm.runs import provenance
 from fedapm.runs.files import read_json, write_atomic, write_json
@@ -248,7 +248,7 @@ def _score(cell: Mapping[str, float | None], column: Column) -> str:
 
 
 def _table_cell(value: Any) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")
+    return escape_markdown(value)
 
 
 def _either(values: Sequence[int]) -> str:

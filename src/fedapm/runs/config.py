@@ -17,6 +17,7 @@ MAY_CHANGE_ON_RESUME = {
     "data.cache",
     "engine.workers",
     "engine.store",
+    "engine.stuck_after",
     "engine.checkpoint_every",
     "engine.save_models",
     "engine.theory",
