@@ -49,7 +49,7 @@ COMMANDS = (
     Attacked(
         "sweep", ("sweep", *TINY, ONE_FILE, "--rounds=1", "--methods=local", "--seeds=0", "--vary=solver.lr=0.1,0.2")
     ),
-    Attacked("split", ("split", *TINY, "--rounds=1", "--budget=4", "--seeds=0", "--set=data.train_limit=24")),
+    Attacked("split", ("split", *TINY, "--rounds=1", "--budget=8", "--seeds=0", "--set=data.train_limit=24")),
     Attacked(
         "tune",
         (

@@ -1,7 +1,8 @@
 """Crash points: a command fails, or is killed, at each of its file operations in turn, and is then started again.
 
 The operations are those below the command's folder: making a file, writing (the first half of it gets through),
-syncing, renaming, removing, making a folder. A full disk stays full until the command has ended; everything else happens once.
+syncing, renaming, removing, making a folder. A full disk stays full until the command has ended; everything else
+happens once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from attacks.registry import attack
 from attacks.tally import Outcome, Tally
 
 FAILURES = ("ENOSPC", "EIO", "kill -9", "KeyboardInterrupt", "MemoryError")
-MANY = 97
+MANY = 61
 """In a sample every so many-th point is tried."""
 
 
