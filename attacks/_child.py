@@ -65,12 +65,12 @@ def prepare() -> None:
     from fedapm.data.sets import digits  # noqa: F401
     from fedapm.experiments import build
     from fedapm.report.split import page as split_page
-    from fedapm.report.sweep import runs as sweep_runs
+    from fedapm.report.sweep import page as sweep_page
 
     def drawing(*_: Any) -> str:
         return "<p>drawn</p>"
 
-    for module, name in ((report, "render"), (sweep_runs, "render_sweep"), (split_page, "render_split")):
+    for module, name in ((report, "render"), (sweep_page, "render_sweep"), (split_page, "render_split")):
         setattr(module, name, drawing)
     split_page.split_png = lambda *_: b"drawn"
     load, kept = build.federation, {}

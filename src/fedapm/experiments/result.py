@@ -353,9 +353,9 @@ def _row(record: RoundRecord) -> dict[str, Any]:
         prefix = "" if len(evaluations) == 1 else f"{view}."
         for name, summary in found.items():
             if name != "per_client":
-                row[prefix + name] = summary["mean"]
+                row[prefix + name] = summary.get("mean")
         if "accuracy" in found:
-            row[f"{prefix}accuracy_worst10"] = found["accuracy"]["worst10"]
+            row[f"{prefix}accuracy_worst10"] = found["accuracy"].get("worst10")
     row["drift"] = record["drift"]
     row |= {k: record[k] for k in ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")}
     row |= {f"local.{k}": v for k, v in (record["local"] or {}).items()}

@@ -16,7 +16,7 @@ from typing import Any
 from fedapm.errors import FedapmError
 from fedapm.runs.files import naming, read_json, sync_folder, write_atomic, write_json
 from fedapm.runs.layout import CONFIG, INFO, ROUNDS, SPLIT, UNSEEN
-from fedapm.runs.schema import RoundLine, RunInfo, check
+from fedapm.runs.schema import RoundLine, RunInfo, UnseenInfo, check
 
 
 class JsonLines:
@@ -142,7 +142,11 @@ class Run:
 def unseen_clients(run: Run) -> list[dict[str, Any]]:
     """The clients that a run held out, with their scores before and after; empty where it held none out."""
     path = run.path / UNSEEN
-    return list(read_json(path).get("clients", [])) if path.is_file() else []
+    if not path.is_file():
+        return []
+    content = read_json(path)
+    check(UnseenInfo, content, str(path))
+    return list(content["clients"])
 
 
 def is_run(path: Path) -> bool:

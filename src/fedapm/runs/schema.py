@@ -9,7 +9,7 @@ from typing import (
 )
 
 from annotated_types import Ge
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AllowInfNan, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from fedapm.errors import FedapmError
@@ -42,6 +42,20 @@ class RoundLine(TypedDict):
     closing: NotRequired[ClosingPhase]
 
 
+class WholeRoundLine(RoundLine):
+    """What a line must hold where a whole history is made of it."""
+
+    selected: list[Count]  # type: ignore[misc]
+    dropped: list[Count]  # type: ignore[misc]
+    bytes_up: Count  # type: ignore[misc]
+    bytes_down: Count  # type: ignore[misc]
+    total_bytes_up: Count  # type: ignore[misc]
+    total_bytes_down: Count  # type: ignore[misc]
+    drift: float | None  # type: ignore[misc]
+    local: Numbers | None  # type: ignore[misc]
+    evaluations: Evaluations | None  # type: ignore[misc]
+
+
 class ClosingPhase(TypedDict):
     """What a closing phase adds to the last line."""
 
@@ -54,7 +68,7 @@ class TimingLine(TypedDict):
     """A line of timings.jsonl."""
 
     round: Count
-    seconds: NotRequired[float]
+    seconds: NotRequired[Annotated[float, AllowInfNan(False)]]
 
 
 class ClientInfo(TypedDict):
@@ -64,6 +78,23 @@ class ClientInfo(TypedDict):
     train: NotRequired[Count]
     test: NotRequired[Count]
     classes: NotRequired[Count]
+
+
+class UnseenClient(TypedDict):
+    """A client in unseen.json."""
+
+    id: str
+    train: Count
+    start: str
+    epochs: Count
+    before: Numbers
+    after: Numbers
+
+
+class UnseenInfo(TypedDict):
+    """unseen.json."""
+
+    clients: list[UnseenClient]
 
 
 class RunInfo(TypedDict):
