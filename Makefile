@@ -6,7 +6,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint co
 # pip would compile everything there is; what is imported is compiled then, once
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test lint bench bench-flower bench-peers docs browser clean
+.PHONY: setup demo test attack lint bench bench-flower bench-peers docs browser clean
 
 setup: $(VENV)/.dev                     ## environment with everything development needs
 
@@ -37,6 +37,9 @@ browser:                                ## Chromium for the report's tests, wher
 test:                                   ## the whole suite; the browser is fetched while the environment is made
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.dev browser
 	$(BIN)/pytest -n 3
+
+attack: $(VENV)/.dev                    ## crashes, kills and fuzzing at length; QUICK=--quick for a sample
+	$(BIN)/python -m attacks $(QUICK)
 
 lint: $(VENV)/.dev                      ## style, types, architecture
 	$(BIN)/ruff check .

@@ -75,6 +75,7 @@ def train(
     engine: EngineName | None = None,
     workers: int | None = None,
     store: StoreKind | None = None,
+    stuck_after: float | None = None,
     **hyperparameters: Any,
 ) -> Result:
     """Train a model for every client.
@@ -135,6 +136,7 @@ def train(
         engine: How clients are run: one by one, side by side, in worker processes, or what suits the run.
         workers: Worker processes; as many as there are processors if not given.
         store: Where clients' states are kept between rounds.
+        stuck_after: Seconds without any processor time after which a worker process is replaced.
         **hyperparameters: Those of the method, where ``algorithm`` is a name: ``train("digits", rho=0.1)``.
 
     Returns:

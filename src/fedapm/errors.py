@@ -9,6 +9,10 @@ from collections.abc import Iterable
 class FedapmError(Exception):
     """Bad input. The message is one line meant for a person; the CLI prints it and exits with 2."""
 
+    def __init__(self, message: str = "") -> None:
+        # what is quoted from a user's input may have line ends of its own
+        super().__init__(" ".join(message.splitlines()))
+
 
 class Diverged(FedapmError):
     """No client has a finite result any more, so going on would compute nothing."""

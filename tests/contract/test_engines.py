@@ -290,6 +290,36 @@ def test_a_worker_that_dies_is_replaced_and_its_client_run_again(clients, tmp_pa
     assert "SIGKILL" in caplog.text
 
 
+class Stopping(Deadly):
+    """Stops its process instead of killing it."""
+
+    def forward(self, x):
+        if self.training and self.path.exists() and os.getpid() != self.parent:
+            for token in sorted(self.path.iterdir()):
+                with contextlib.suppress(FileNotFoundError):
+                    token.unlink()
+                    os.kill(os.getpid(), signal.SIGSTOP)
+        return self.inner(x)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at processes where Linux lists them")  # noqa: PTH110
+def test_a_worker_that_stands_still_is_replaced_and_said(clients, tmp_path, caplog):
+    count = tmp_path / "stops"
+
+    def make() -> nn.Module:
+        module = Stopping(count)
+        module.parent = os.getpid()
+        return module
+
+    tokens(count, 0)
+    _, expected, _ = run(clients, "fedavg", SequentialEngine, rounds=1, model=make)
+    tokens(count, 1)
+    engine = lambda p, m: ProcessEngine(p, m, 2, patience=0.5)  # noqa: E731
+    _, found, _ = run(clients, "fedavg", engine, rounds=1, model=make)
+    assert found == expected
+    assert "has not computed for 0.5 s" in caplog.text
+
+
 def test_a_client_that_always_kills_its_worker_is_named(clients, tmp_path):
     count = tmp_path / "deaths"
     tokens(count, 50)

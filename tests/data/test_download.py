@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import shutil
 import socket
 import tarfile
 import threading
@@ -545,3 +546,31 @@ def test_the_sensor_sets_say_where_they_are_published(known: Any, tmp_path: Path
     assert known.origin.license
     (tmp_path / archive.creates).mkdir()
     assert download(known.name, known.origin, tmp_path) == []
+
+
+def test_a_file_without_a_checksum_must_be_the_one_that_was_seen_first(site: Site, tmp_path: Path) -> None:
+    toy = origin(site, "toy.zip", zipped(TREE), None)
+    download("toy", toy, tmp_path)
+    pin = tmp_path / "downloads" / "toy.zip.sha256"
+    assert pin.read_text() == f"{hashlib.sha256(site.files['toy.zip']).hexdigest()}  toy.zip\n"
+    shutil.rmtree(tmp_path / "set")
+    (tmp_path / "downloads" / "toy.zip").unlink()
+    site.files["toy.zip"] = zipped(TREE | {"set/a.txt": b"another"})
+    with refused("not the file that was seen first", str(pin)):
+        download("toy", toy, tmp_path)
+    assert not (tmp_path / "set").exists()
+    pin.unlink()
+    download("toy", toy, tmp_path)
+    assert (tmp_path / "set" / "a.txt").read_bytes() == b"another"
+
+
+@pytest.mark.parametrize("pack", ["zip", "tar"])
+def test_an_archive_that_unpacks_to_too_much_is_refused(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: str
+) -> None:
+    monkeypatch.setattr(download_module, "MOST_UNPACKED", 100_000)
+    toy = origin(site, "toy.bin", zipped(TREE) if pack == "zip" else tarred(TREE))
+    with refused("unpacks to more than"):
+        download("toy", toy, tmp_path)
+    assert not (tmp_path / "set").exists()
+    assert not list(tmp_path.glob(".unpack-*"))

@@ -437,3 +437,61 @@ def test_settings_can_ask_for_validation_and_for_clients_that_overlap() -> None:
     settings = build.resolve({"data": {"validation": 0.2, "partition": "overlapping", "clients": 5}}).data
     clients = build.federation(settings)
     assert {len(c.train) + len(c.test) for c in clients.clients} == {round(0.8 * (1797 // 5))}
+
+
+X, Y = np.random.default_rng(0).normal(size=(12, 3)), np.arange(12) % 2
+
+
+@pytest.mark.parametrize("kind", ["float16", ">f4", ">f8", "longdouble", "float64"])
+def test_floats_of_every_length_and_order_are_float32(kind: str) -> None:
+    made = Federation.from_arrays(X.astype(kind), Y.astype(">i8"), np.arange(12) % 2)
+    inputs = made[0].train.inputs[0]
+    assert inputs.dtype == torch.float32
+    rows = {tuple(row) for row in X.astype(kind).astype(np.float32).tolist()}
+    assert {tuple(row) for row in inputs.tolist()} <= rows
+    assert made[0].train.targets.dtype == torch.int64
+
+
+def test_views_of_arrays_are_copied() -> None:
+    made = Federation.from_arrays(X[::-1], Y, np.arange(12) % 2)
+    assert made[0].train.inputs[0].is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        ([[1, 2], [3]] * 6, "differ in length"),
+        (np.ma.masked_less(X, 0), "masked"),
+        (np.float32(3), "single number"),
+        (torch.tensor(X).to_sparse(), "sparse"),
+        (torch.empty(12, 3, device="meta"), "sparse, quantized or empty"),
+        (np.array(["a"] * 12), "must be numbers"),
+    ],
+)
+def test_data_that_is_no_array_of_numbers_is_one_sentence(x: object, says: str) -> None:
+    with refused(says):
+        Federation.from_arrays(x, Y, np.arange(12) % 2)
+
+
+@pytest.mark.parametrize(
+    "ids", [[float("nan")] * 12, [1.0, float("nan")] * 6, np.array(["NaT"] * 12, "M8[s]"), [None, 1] * 6]
+)
+def test_ids_that_are_none_are_one_sentence(ids: object) -> None:
+    with refused("client ids"):
+        Federation.from_arrays(X, Y, ids)
+    with refused("no id of a client"):
+        Federation.from_clients({float("nan"): (X, Y)})
+
+
+def test_the_digest_knows_every_sample_and_id_but_not_their_order_in_memory() -> None:
+    clients = {"a": (X[:6], Y[:6]), "b": (X[6:], Y[6:])}
+    one = Federation.from_clients(clients).digest()
+    assert one == Federation.from_clients({k: (np.asfortranarray(x), y) for k, (x, y) in clients.items()}).digest()
+    changed = X.copy()
+    changed[11, 2] += 1e-3
+    others = [
+        Federation.from_clients({"a": (X[:6], Y[:6]), "c": (X[6:], Y[6:])}),
+        Federation.from_clients({"a": (X[:6], Y[:6]), "b": (changed[6:], Y[6:])}),
+        Federation.from_clients({"a": (X[:6], Y[:6]), "b": (X[6:], 1 - Y[6:])}),
+    ]
+    assert len({one, *(other.digest() for other in others)}) == 4

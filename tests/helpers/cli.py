@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import signal
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
@@ -44,6 +45,8 @@ def fedapm(*arguments: object) -> Outcome:
         finally:
             logger.handlers, logger.propagate, level = before
             logger.setLevel(level)
+            # a command that has failed ignores a second Ctrl-C; this process goes on
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             for name in RUN_DETAILS:
                 logging.getLogger(name).setLevel(logging.NOTSET)
     return Outcome(code, out.getvalue(), err.getvalue())

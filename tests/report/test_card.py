@@ -15,7 +15,7 @@ import pytest
 
 from fedapm import FedapmError, __version__
 from fedapm.errors import Interrupted
-from fedapm.report import summary_table
+from fedapm.report import summary_table, write_report
 from fedapm.report.card import as_markdown, card, digest, write_card
 from fedapm.runs.layout import SESSIONS
 from fedapm.runs.provenance import command_line, command_times, private, repeating, timed
@@ -115,7 +115,7 @@ def test_the_command_of_a_card_gives_the_same_results_again(
 def test_the_digest_changes_with_a_result_and_with_a_run(own: Path) -> None:
     before = digest(own)
     rounds = own / "fedapm" / "seed-0" / "rounds.jsonl"
-    rounds.write_text(rounds.read_text().replace('"round":1,', '"round":7,'))
+    rounds.write_text(rounds.read_text().replace('"bytes_up":', '"bytes_up":1'))
     assert digest(own) != before
     shutil.rmtree(own / "fedapm" / "seed-0")
     assert digest(own) != before
@@ -277,3 +277,24 @@ def test_a_folder_without_runs_has_no_card(tmp_path: Path) -> None:
     with pytest.raises(FedapmError, match="holds no run"):
         write_card(tmp_path, "fedapm run")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_mean_nothing_in_markdown(own: Path) -> None:
+    for path in own.rglob("run.json"):
+        info = json.loads(path.read_text())
+        path.write_text(json.dumps(info | {"data": "<img src=x>|[a](b)\n# c", "label": f"*{info['label']}*`"}))
+    write_card(own)
+    text = (own / "card.md").read_text()
+    assert "\\<img src=x\\>\\|\\[a\\](b) # c" in text
+    assert "\n# c" not in text
+    assert "\\*FedAPM\\*\\`" in text
+
+
+def test_a_report_does_not_say_where_data_is_kept(own: Path) -> None:
+    config = next(own.rglob("config.toml"))
+    config.write_text(
+        config.read_text().replace("[data]\n", '[data]\nroot = "/mnt/alice/secret"\ncache = "/mnt/alice/c"\n')
+    )
+    page = write_report(own).read_text()
+    assert "alice" not in page
+    assert "partition" in page, "the other settings are there"

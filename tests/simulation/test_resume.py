@@ -150,7 +150,7 @@ def test_missing_records_are_not_papered_over(tmp_path):
     execute(plan(rounds=4), out, progress=False)
     lines = (out / "rounds.jsonl").read_text().splitlines(keepends=True)
     (out / "rounds.jsonl").write_text("".join(lines[:2]))
-    with pytest.raises(FedapmError, match="lacks rounds"):
+    with pytest.raises(FedapmError, match="does not hold rounds 0 to 4"):
         execute(plan(), out, resume=True, progress=False)
 
 

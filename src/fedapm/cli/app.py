@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from types import FrameType
 
 import click
 import typer
 
+from fedapm.core.messages import plain_line
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.loggers.console import configure
 from fedapm.version import __version__
@@ -30,6 +36,8 @@ COMMANDS = (
 )
 """The modules beside this one that hold commands, in the order in which --help lists them."""
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     help="Personalised federated learning that does not drift.",
     no_args_is_help=True,
@@ -39,34 +47,83 @@ for _name in COMMANDS:
     app.add_typer(import_module(f"fedapm.cli.{_name}").app)
 
 
+ENDING = {getattr(signal, name): code for name, code in (("SIGTERM", 143), ("SIGHUP", 129)) if hasattr(signal, name)}
+"""Signals that end a command as Ctrl-C does, with what the system expects a process to end with then."""
+
+
 def main() -> None:
     """Run the command line; what a person can mend is one line and exit code 2."""
     if sys.argv[1:] == ["--version"]:
         print(f"fedapm {__version__}")
         return
-    # one thread a process: more only spin-wait on models of this size unless the user asks for them
-    if "OMP_NUM_THREADS" not in os.environ:
-        import torch
+    with _ending_orderly() as received:
+        # one thread a process: more only spin-wait on models of this size unless the user asks for them
+        if "OMP_NUM_THREADS" not in os.environ:
+            import torch
 
-        torch.set_num_threads(1)
+            torch.set_num_threads(1)
+        message, code = _outcome()
+        if code == INTERRUPTED:
+            code = received[0] if received else code
+        if code:
+            # a second Ctrl-C has nothing left to end
+            with suppress(ValueError):
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if message:
+                print(f"fedapm: {plain_line(message)}", file=sys.stderr)
+            raise SystemExit(code)
+
+
+def _outcome() -> tuple[str, int]:
+    """Do what the command line asks for; what to say at the end, and the exit code."""
     configure()
     try:
-        app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        # typer turns a Ctrl-C into a code that it returns
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        return ("interrupted.", code) if code == INTERRUPTED else ("", code if isinstance(code, int) else 0)
     except Interrupted as stop:
-        _fail(str(stop), 130)
+        return str(stop), INTERRUPTED
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted.", 130)
+        return "interrupted.", INTERRUPTED
     except FedapmError as error:
-        _fail(str(error), 2)
+        return str(error), 2
     except click.ClickException as error:
-        _fail(error.format_message(), 2)
+        return error.format_message(), 2
     except OSError as error:
-        _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", 2)
+        return f"{error.filename or 'a file'}: {error.strerror or error}.", 2
+    except MemoryError:
+        return "there is not enough memory; use fewer workers, smaller batches or fewer clients in a round.", 2
 
 
-def _fail(message: str, code: int) -> None:
-    print(f"fedapm: {message}", file=sys.stderr)
-    raise SystemExit(code)
+@contextmanager
+def _ending_orderly() -> Iterator[list[int]]:
+    """Let signals that end a process do so as Ctrl-C does: with a checkpoint and one line.
+
+    Yields:
+        The exit code of such a signal, once there was one.
+    """
+    received: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        received.append(ENDING[signal.Signals(number)])
+        answer = signal.getsignal(signal.SIGINT)
+        if callable(answer):
+            answer(signal.SIGINT, frame)
+        else:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    # nohup has a hangup ignored, and it stays so
+    before = {number: answer for number in ENDING if (answer := signal.getsignal(number)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield received
+    finally:
+        for number, answer in before.items():
+            signal.signal(number, answer)
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ def run(
     from fedapm.loggers import check_folder_logs, log_folder
     from fedapm.report import write_report
     from fedapm.report.card import write_card
+    from fedapm.runs.folder import locked
     from fedapm.runs.provenance import command_line
     from fedapm.runs.records import load_run
 
@@ -92,9 +93,10 @@ def run(
     if not finished(target, rounds):
         print_line(f"The run is complete; its folder {target} is on the server.")
         return
-    log_folder(logs, target)
-    report = write_report(target)
-    write_card(target, command_line(sys.argv[1:]))
+    with locked(target):
+        log_folder(logs, target)
+        report = write_report(target)
+        write_card(target, command_line(sys.argv[1:]))
     result = load_run(target)
     if as_json:
         print(json.dumps({"report": str(report), "clients": _client_rows(result)}, indent=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -46,6 +47,7 @@ def personalize(
     from fedapm.experiments.newcomer import personalize_client
     from fedapm.experiments.personalize import new_clients
     from fedapm.loggers.console import ProgressDisplay
+    from fedapm.runs.folder import locked
 
     run, options = load(folder), Options(epochs, patience, validation, samples, correct)
     clients = new_clients(run, unseen=unseen, name=data, file=file, clients=client or (), root=data_root)
@@ -56,7 +58,7 @@ def personalize(
     trained = run.trained_run()
     made: list[NewClient] = []
     try:
-        with ProgressDisplay() as progress:
+        with locked(out) if out is not None else nullcontext(), ProgressDisplay() as progress:
             for one in clients:
                 made.append(personalize_client(trained, one, options))
                 progress.update("clients", len(made), len(clients))

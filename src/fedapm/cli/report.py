@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedapm.cli.options import AsJson
+from fedapm.errors import FedapmError
+from fedapm.runs.folder import locked
 from fedapm.runs.layout import SPLIT_INFO
 
 app = typer.Typer()
@@ -24,4 +27,10 @@ def report(
     from fedapm.report import write_report
 
     show = print_search if (folder / SPLIT_INFO).is_file() else print_summary
-    show(folder, write_report(folder, out), as_json)
+    if not folder.is_dir():
+        raise FedapmError(f"{folder} is not a folder.")
+    # a report that is written elsewhere only reads, and may show how far a run is
+    advice = "wait for it, or write the report elsewhere with --out"
+    with locked(folder, advice=advice) if out is None else nullcontext():
+        written = write_report(folder, out)
+    show(folder, written, as_json)

@@ -16,6 +16,7 @@ from fedapm.loggers.console import configure
 from fedapm.report import summary_table, write_report
 from fedapm.report.card import write_card
 from fedapm.report.split.search import read_search
+from fedapm.runs.folder import entered
 from fedapm.runs.layout import SPLIT_PICTURE
 from fedapm.runs.provenance import command_line, timed
 from fedapm.runs.records import find_runs
@@ -40,15 +41,20 @@ def recorded(
         run_details: Whether messages that concern a single run are shown.
     """
     configure(run_details)
-    try:
-        with timed(out):
-            yield
-    except Interrupted as stop:
-        known = advice.casefold() in str(stop).casefold()
-        raise Interrupted(str(stop) if known else f"{stop} {advice}") from None
-    if report is not None:
-        report(out)
-    write_card(out, command_line(sys.argv[1:]))
+    # from the first file to the card: two commands at once would each report on half of the other's work
+    with entered(out):
+        try:
+            with timed(out):
+                yield
+        except Interrupted as stop:
+            known = advice.casefold() in str(stop).casefold()
+            raise Interrupted(str(stop) if known else f"{stop} {advice}") from None
+        try:
+            if report is not None:
+                report(out)
+            write_card(out, command_line(sys.argv[1:]))
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted while the report was written; the runs in {out} are complete.") from None
 
 
 def print_summary(folder: Path, report: Path, as_json: bool = False) -> None:

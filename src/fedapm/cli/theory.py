@@ -38,6 +38,7 @@ def theory(
     from fedapm.experiments import build
     from fedapm.experiments.theory import theory_of_experiment, theory_of_run
     from fedapm.report import write_report
+    from fedapm.runs.folder import locked
     from fedapm.runs.layout import REPORT
 
     is_run = what.is_dir()
@@ -51,9 +52,12 @@ def theory(
             root = {"data": {"root": data_root and str(data_root)}}
             spec = build.plan(build.resolve(*opt.layers(what, assign, root)))
             found = theory_of_experiment(spec, after=after, clients=clients, samples=samples, progress=progress)
-    written = found.write(what) if is_run else None
-    if written is not None and (what / REPORT).is_file():
-        write_report(what)
+    written = None
+    if is_run:
+        with locked(what):
+            written = found.write(what)
+            if (what / REPORT).is_file():
+                write_report(what)
     if as_json:
         print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
         return

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 ROOT = "fedapm"
+LONGEST = 2000
+"""Characters of a message that are shown."""
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|\x1b[@-_]?")
+"""What colors a terminal, moves its cursor or sets its title."""
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that are no text: controls, and those that turn the direction of writing."""
 
 
 class _Collector(logging.Handler):
@@ -16,6 +23,20 @@ class _Collector(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._messages.append(record.getMessage())
+
+
+def plain_line(text: str, longest: int = LONGEST) -> str:
+    """A text from elsewhere as it may be shown: on one line, without codes that control a terminal, not too long.
+
+    Args:
+        text: Anything.
+        longest: How many characters are kept.
+    """
+    cut = text[: 4 * longest]
+    shown = " ".join(CONTROL.sub(" ", ESCAPES.sub("", cut)).split())
+    if len(shown) <= longest and len(cut) == len(text):
+        return shown
+    return f"{shown[:longest]} … ({len(text):,} characters)"
 
 
 @contextmanager

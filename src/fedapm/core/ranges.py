@@ -5,10 +5,15 @@ pydantic checks them in experiment files; :func:`check_ranges` does for objects 
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
+
+LARGEST = 1e38
+"""What numbers in single precision go up to."""
 
 
 def check_ranges(settings: Any, table: str) -> None:
@@ -21,6 +26,10 @@ def check_ranges(settings: Any, table: str) -> None:
     Raises:
         ValueError: Where a value is out of range. None and words such as ``"auto"`` are never checked.
     """
+    for name, value in ((field.name, getattr(settings, field.name)) for field in fields(settings)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and LARGEST < abs(value) < math.inf:
+            raise ValueError(f"{table}.{name} = {str(value)[:20]}: should be at most {LARGEST:g}.")
     for name, bounds in _bounds(type(settings)).items():  # type: ignore[arg-type]  # mypy: classes are hashable
         value = getattr(settings, name)
         for bound in () if value is None or isinstance(value, str) else bounds:

@@ -37,6 +37,8 @@ TIMEOUT = 30.0
 CHUNK_BYTES = 1 << 14
 MAX_ATTEMPTS = 5
 """How often an interrupted download is resumed before it fails."""
+MOST_UNPACKED = 64 * 2**30
+"""Bytes that an archive may unpack to."""
 ERRORS_OF_THE_ARCHIVE = (None, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 """Write errors caused by the archive's content rather than by the disk; decompressors set no error number."""
 
@@ -106,6 +108,8 @@ def download(name: str, origin: Origin, root: Path, progress: ProgressCallback =
         try:
             _retrieve(archive, path, progress)
             _unpack(archive, path, root, progress)
+            if archive.checksum is None:
+                _keep_as_first_seen(path)
         except _DownloadError as error:
             raise FedapmError(
                 f"{archive.url} could not be downloaded ({error}){error.hint}. Try again, or download it by hand (see "
@@ -157,11 +161,39 @@ def _retrieve(archive: Archive, path: Path, progress: ProgressCallback) -> None:
                 "have changed the file."
             ) from None
     if archive.checksum is None:
+        _check_as_first_seen(path)
+
+
+def _check_as_first_seen(path: Path) -> None:
+    """Compare a file that has no published checksum with the one that was seen first, whose checksum is kept."""
+    found, pin = _sha256(path), _pin(path)
+    if not pin.is_file():
         logger.warning(
-            "%s could not be verified, because no checksum is published for it (its sha256 is %s).",
-            path.name,
-            pooch.file_hash(str(path), alg="sha256"),
+            "%s could not be verified, because no checksum is published for it (its sha256 is %s).", path.name, found
         )
+        return
+    seen = (pin.read_text("utf-8", "replace").split() or ["missing"])[0]
+    if seen != found:
+        raise FedapmError(
+            f"{path} is not the file that was seen first: its sha256 is {found}, that in {pin} is {seen[:64]}. Remove "
+            "both files if the publisher has changed it."
+        )
+
+
+def _keep_as_first_seen(path: Path) -> None:
+    """Keep the checksum of a file that proved to hold the data set."""
+    if not _pin(path).is_file():
+        write_atomic(_pin(path), f"{_sha256(path)}  {path.name}\n")
+
+
+def _pin(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _sha256(path: Path) -> str:
+    import pooch
+
+    return str(pooch.file_hash(str(path), alg="sha256"))
 
 
 @contextmanager
@@ -340,6 +372,7 @@ def _extract_zip(file: BinaryIO, folder: Path, progress: Callable[[int, int], No
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         total, done = sum(member.compress_size for member in members), 0
+        _check_size(sum(member.file_size for member in members))
         for member in members:
             if _is_content(member.filename):
                 archive.extract(member, folder)
@@ -349,7 +382,10 @@ def _extract_zip(file: BinaryIO, folder: Path, progress: Callable[[int, int], No
 
 def _extract_tar(file: BinaryIO, total: int, folder: Path, progress: Callable[[int, int], None]) -> None:
     with tarfile.open(fileobj=file, mode="r:*") as archive:
+        unpacked = 0
         for member in archive:
+            unpacked += member.size
+            _check_size(unpacked)
             if _is_content(member.name):
                 archive.extract(member, folder, filter="data")
             progress(min(file.tell(), total), total)
@@ -357,6 +393,11 @@ def _extract_tar(file: BinaryIO, total: int, folder: Path, progress: Callable[[i
         while archive.fileobj is not None and archive.fileobj.read(CHUNK_BYTES):
             pass
     progress(total, total)
+
+
+def _check_size(unpacked: int) -> None:
+    if unpacked > MOST_UNPACKED:
+        raise _BadArchive(f"unpacks to more than {MOST_UNPACKED / 2**30:g} GiB, which no known data set does")
 
 
 def _is_content(name: str) -> bool:

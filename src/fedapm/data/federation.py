@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,7 @@ class Federation:
         self.modalities = tuple(modalities)
         self.validation = validation
         """The share of training data that clients are evaluated on; 0 where it is their test data."""
+        self._digest: str | None = None
         if not self.clients:
             raise FedapmError("a federation needs at least one client.")
         seen: set[str] = set()
@@ -155,6 +157,18 @@ class Federation:
                 raise FedapmError(f"client {data.id} would have no modality left; leave it one.")
             clients.append(ClientData(data.id, self._blanked(data.train, removed), self._blanked(data.test, removed)))
         return self._with(clients, self.validation)
+
+    def digest(self) -> str:
+        """One sum over the ids and all samples of all clients: equal for equal data, whatever its order in memory."""
+        if self._digest is None:
+            total = hashlib.blake2b(digest_size=16)
+            for client in (*self.clients, *self.unseen):
+                for values in (*client.train.inputs, client.train.targets, *client.test.inputs, client.test.targets):
+                    total.update(f"{client.id}\0{values.dtype}\0{tuple(values.shape)}\0".encode())
+                    if values.numel():
+                        total.update(values.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            self._digest = total.hexdigest()
+        return self._digest
 
     def with_memory_format(self, memory_format: torch.memory_format) -> Federation:
         """A copy whose images have another memory format; the federation itself if they already have it."""
@@ -461,6 +475,8 @@ def _named(clients: Mapping[Any, Any] | Sequence[Any]) -> dict[str, Any]:
     items = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
     named: dict[str, Any] = {}
     for key, value in items:
+        if key is None or bool(key != key):
+            raise FedapmError(f"{key} is no id of a client; give each its own name or number.")
         if str(key) in named:
             raise FedapmError(f"two clients are called {str(key)!r}; give each its own id.")
         named[str(key)] = value
@@ -489,14 +505,35 @@ def as_inputs(x: Arrays) -> tuple[Tensor, ...]:
 
 def _tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
+        if values.layout != torch.strided or values.is_quantized or values.is_meta:
+            raise FedapmError("data must be plain tensors, not sparse, quantized or empty of data; convert it first.")
         tensor = values.detach().cpu()
     else:
-        array = np.asarray(values)
-        if array.dtype.kind not in "biuf":
-            raise FedapmError(f"data must be numbers, but an array has the type {array.dtype}; convert it first.")
+        array = _array(values)
         tensor = torch.as_tensor(array if array.flags.writeable else array.copy())
+    if not tensor.ndim:
+        raise FedapmError("data must be arrays with one row a sample, not a single number.")
     # float64 is numpy's default and rarely intended, while a double tensor is
     return tensor.float() if tensor.dtype == torch.float64 and not isinstance(values, Tensor) else tensor
+
+
+def _array(values: Any) -> np.ndarray[Any, Any]:
+    """An array of numbers as torch takes it, in the machine's own order of bytes."""
+    if np.ma.is_masked(values):
+        raise FedapmError("data must be whole, but an array has masked values; fill them or leave those samples out.")
+    try:
+        array = np.ascontiguousarray(values) if np.ndim(values) else np.asarray(values)
+    except ValueError:
+        raise FedapmError("data must be an array, but its rows differ in length; pad them to one length.") from None
+    if array.dtype.kind not in "biuf":
+        raise FedapmError(f"data must be numbers, but an array has the type {array.dtype}; convert it first.")
+    if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
+        # half precision is for storage, and torch has nothing longer than double
+        return array.astype(np.float32 if array.dtype.itemsize < 4 else np.float64)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        # torch can hold these but hardly compute with them
+        return array.astype(np.int64)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _samples(x: Arrays, y: Any) -> Samples:

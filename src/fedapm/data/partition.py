@@ -252,4 +252,7 @@ def by_id(ids: Sequence[Any] | Array) -> dict[str, Array]:
         values, inverse = np.unique(column, return_inverse=True)
     except TypeError:
         raise FedapmError("the client ids mix types or have gaps (None); give every sample an id.") from None
+    is_gap = {"f": np.isnan, "c": np.isnan, "m": np.isnat, "M": np.isnat}.get(column.dtype.kind)
+    if is_gap is not None and bool(is_gap(column).any()):
+        raise FedapmError("some client ids are not a number or not a time (NaN); give every sample an id.")
     return {str(value): np.flatnonzero(inverse == k) for k, value in enumerate(values)}

@@ -200,6 +200,7 @@ def plan(
         experiment.engine.engine,
         experiment.engine.workers,
         experiment.engine.store,
+        experiment.engine.stuck_after,
     )
 
 

@@ -169,7 +169,8 @@ def run_all(
         for settings in experiments:
             folder = run_folder(out, settings.algorithm.name, settings.engine.seed)
             prepared.append((folder, build.plan(settings, clients)))
-        done = [is_done(folder, plan.settings, "compare into another folder") for folder, plan in prepared]
+        advice = "compare into another folder"
+        done = [is_done(folder, plan.settings, advice, info=plan.identity()) for folder, plan in prepared]
         for (folder, plan), is_there in zip(prepared, done, strict=True):
             if not is_there:
                 try:

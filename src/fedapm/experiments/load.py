@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,9 +21,10 @@ from fedapm.experiments.newcomer import TrainedRun
 from fedapm.experiments.result import BaseResult
 from fedapm.experiments.settings import DataSettings, Experiment, ModelSettings, validated
 from fedapm.runs.export import find_model
-from fedapm.runs.files import read_tensors
-from fedapm.runs.layout import CHECKPOINTS, CONFIG
+from fedapm.runs.files import parse_toml, read_tensors
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, ROUNDS
 from fedapm.runs.records import load_run, unseen_clients
+from fedapm.runs.schema import WholeRoundLine, check
 from fedapm.simulation.checkpoint import check_same_model, read_latest
 from fedapm.simulation.problem import Model, Problem, Weighting, model_factory
 from fedapm.simulation.spec import Tables
@@ -40,6 +40,8 @@ class LoadedResult(BaseResult):
 
     def __init__(self, folder: str | Path, model: Model | None = None) -> None:
         self.run = load_run(Path(folder))
+        for number, row in enumerate(self.run.rounds, start=1):
+            check(WholeRoundLine, row, f"{self.run.path / ROUNDS}, line {number},")
         self.records = cast(list[RoundRecord], self.run.rounds)
         self._given = model
         self._made: Model | None = None
@@ -57,10 +59,7 @@ class LoadedResult(BaseResult):
     @property
     def settings(self) -> Tables:
         """The settings of the run, as in config.toml."""
-        try:
-            return tomllib.loads(self.run.config)
-        except tomllib.TOMLDecodeError as error:
-            raise FedapmError(f"{self.folder / CONFIG} is not valid TOML: {error}.") from None
+        return parse_toml(self.run.config, str(self.folder / CONFIG))
 
     @property
     def clients(self) -> list[str]:

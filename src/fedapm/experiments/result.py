@@ -23,7 +23,7 @@ from fedapm.data.federation import Arrays, Federation, as_inputs, client_positio
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.newcomer import TrainedRun
 from fedapm.runs.files import write_atomic, write_json, write_tensors
-from fedapm.runs.folder import refuse_to_overwrite
+from fedapm.runs.folder import clear_beginning, locked, refuse_to_overwrite
 from fedapm.runs.layout import CHECKPOINTS, CONFIG, MODELS, ROUNDS, UNSEEN, model_file
 from fedapm.runs.records import JsonLines, write_info
 from fedapm.simulation.engines.base import LocalEngine
@@ -254,16 +254,20 @@ class Result(BaseResult):
             The folder; [load][fedapm.load] reads it.
         """
         path = Path(folder)
-        refuse_to_overwrite(path)
-        write_atomic(path / CONFIG, tomli_w.dumps(self.spec.settings))
-        rounds = JsonLines(path / ROUNDS)
-        for record in self.records:
-            rounds.append(record)
-        self.engine.save(path / CHECKPOINTS, self.state, self.records[-1])
-        write_models(path, self)
-        if self.unseen_clients:
-            write_unseen(path, self.unseen_clients)
-        write_info(path, self.spec.info() | self.state.info("complete"))
+        with locked(path):
+            refuse_to_overwrite(path)
+            clear_beginning(path)
+            info = self.spec.identity()
+            write_info(path, info | {"status": "running"})
+            write_atomic(path / CONFIG, tomli_w.dumps(self.spec.settings))
+            rounds = JsonLines(path / ROUNDS)
+            for record in self.records:
+                rounds.append(record)
+            self.engine.save(path / CHECKPOINTS, self.state, self.records[-1])
+            write_models(path, self)
+            if self.unseen_clients:
+                write_unseen(path, self.unseen_clients)
+            write_info(path, info | self.state.info("complete"))
         return path
 
     def theory(self, clients: int = 5, samples: int = 1000) -> Findings:
@@ -349,9 +353,9 @@ def _row(record: RoundRecord) -> dict[str, Any]:
         prefix = "" if len(evaluations) == 1 else f"{view}."
         for name, summary in found.items():
             if name != "per_client":
-                row[prefix + name] = summary["mean"]
+                row[prefix + name] = summary.get("mean")
         if "accuracy" in found:
-            row[f"{prefix}accuracy_worst10"] = found["accuracy"]["worst10"]
+            row[f"{prefix}accuracy_worst10"] = found["accuracy"].get("worst10")
     row["drift"] = record["drift"]
     row |= {k: record[k] for k in ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")}
     row |= {f"local.{k}": v for k, v in (record["local"] or {}).items()}

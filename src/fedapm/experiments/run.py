@@ -17,9 +17,18 @@ from fedapm.experiments.result import Result, write_models, write_unseen
 from fedapm.loggers.console import ProgressDisplay, RoundProgress
 from fedapm.runs.config import write_config
 from fedapm.runs.files import remove_leftovers, write_json
-from fedapm.runs.folder import check_settings, locked, refuse_to_overwrite, rewind
-from fedapm.runs.layout import CHECKPOINTS, CONFIG, ENGINE, ROUNDS
-from fedapm.runs.records import is_run, load_run
+from fedapm.runs.folder import (
+    check_same_run,
+    check_settings,
+    clear_beginning,
+    is_nothing_yet,
+    locked,
+    records_until,
+    refuse_to_overwrite,
+    rewind,
+)
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, ENGINE, ROUNDS, SPLIT
+from fedapm.runs.records import chained, is_run, load_run
 from fedapm.simulation.callbacks import Checkpointer, History, RecordWriter
 from fedapm.simulation.engines import auto
 from fedapm.simulation.engines.base import Resumed
@@ -51,8 +60,9 @@ def execute(
         The history and every client's model.
     """
     with locked(out) if out is not None else nullcontext():
-        if out is not None and not (resume and is_run(out)):
+        if out is not None and not (resume and is_run(out) and not is_nothing_yet(out, {SPLIT})):
             refuse_to_overwrite(out, searched=True)
+            clear_beginning(out)
         chosen = plan.open_engine(out / CHECKPOINTS / disk.ROWS if out is not None else None)
         try:
             return _execute(plan, chosen, out, resume, progress, callbacks)
@@ -79,15 +89,17 @@ def _execute(
     # before the first file of a new run, so that a log that cannot be opened leaves no folder behind
     extra = [make(plan, out, resumed.state.round if resumed is not None else -1) for make in factories]
     if out is not None:
+        # run.json first: beside it, the rest is known to be the beginning of a run
+        folder = RecordWriter(out, plan.identity())
         if resumed is None:
             write_config(out, plan.settings)
         write_json(out / ENGINE, {"engine": engine.name, "why": chosen.why})
-        folder = RecordWriter(out, plan.info())
         callbacks.append(folder)
     # a log is ahead of the checkpoint, never behind: what is logged twice can be told, what is missing cannot
     callbacks.extend(extra)
     if out is not None:
-        callbacks.append(Checkpointer(engine, out / CHECKPOINTS, plan.checkpoint_every, plan.schedule.rounds))
+        rounds = plan.schedule.rounds
+        callbacks.append(Checkpointer(engine, out / CHECKPOINTS, plan.checkpoint_every, rounds, history.records))
     if show_progress:
         label = f"{plan.algorithm.label}, seed {plan.problem.seed}"
         callbacks.append(RoundProgress(label, plan.schedule.rounds))
@@ -122,16 +134,24 @@ def _unseen(result: Result, show_progress: bool) -> list[dict[str, Any]]:
 def _resume(out: Path, plan: RunSpec, loop: Loop, history: History) -> Resumed | None:
     advice = f"resume it with the same ones (fedapm run {out / CONFIG} --out {out} --resume) or use another folder"
     check_settings(out, plan.settings, advice, more_rounds=True)
-    remove_leftovers(out)
+    check_same_run(out, plan.identity(), advice)
+    info = load_run(out).info
     resumed = loop.engine.load(out / CHECKPOINTS, loop.state)
     last = resumed.state.round if resumed is not None else -1
-    history.records.extend(cast(list[RoundRecord], rewind(out, last)))
-    if len(history.records) != last + 1:
+    # nothing is touched before it is known that the run can go on
+    records = records_until(out, last)
+    if len(records) != last + 1:
         raise FedapmError(
             f"{out / ROUNDS} lacks rounds that the checkpoint of round {last} has; start again in another folder."
         )
+    if resumed is not None and resumed.state.records not in ("", chained("", records)):
+        raise FedapmError(
+            f"{out / ROUNDS} does not hold what was recorded when the checkpoint of round {last} was written; start "
+            "again in another folder."
+        )
+    remove_leftovers(out)
+    history.records.extend(cast(list[RoundRecord], rewind(out, last)))
     write_config(out, plan.settings)
-    info = load_run(out).info
     if resumed is not None and info.get("stopped") and info.get("finished") == last:
         logger.info("%s was stopped early after round %d (%s) and is not continued.", out, last, info["stopped"])
         return Resumed(replace(resumed.state, stopped=str(info["stopped"])))

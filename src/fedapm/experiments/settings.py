@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tomli_w
 from annotated_types import Ge, Lt
-from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from fedapm.algorithms import FedAPM, method
 from fedapm.core.algorithm import Algorithm
@@ -22,9 +22,12 @@ from fedapm.core.ranges import check_ranges
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset, SplitRule
 from fedapm.errors import FedapmError, closest, did_you_mean
+from fedapm.runs import files
 from fedapm.runs.config import present_value
+from fedapm.runs.files import first_line
 from fedapm.simulation.engines.auto import EngineName
 from fedapm.simulation.stores import StoreKind
+from fedapm.simulation.workers import PATIENCE
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -174,6 +177,8 @@ class EngineSettings:
     """Worker processes; as many as there are processors if not given."""
     store: StoreKind = "auto"
     """Where clients' states are kept between rounds: in memory, on disk, or on disk if they are large."""
+    stuck_after: PositiveFloat = PATIENCE
+    """Seconds without any processor time after which a worker process counts as stuck and is replaced."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "engine")
@@ -237,15 +242,9 @@ def renamed_values(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_toml(path: Path) -> Tables:
     """The tables of an experiment file."""
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except FileNotFoundError:
-        raise FedapmError(f"{path} does not exist.") from None
-    except IsADirectoryError:
-        raise FedapmError(f"{path} is a folder; give the experiment's TOML file.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FedapmError(f"{path} is not valid TOML: {error}.") from None
+    if path.is_dir():
+        raise FedapmError(f"{path} is a folder; give the experiment's TOML file.")
+    return files.read_toml(path)
 
 
 def merged(*layers: Mapping[str, Any]) -> Tables:
@@ -289,6 +288,10 @@ def parse_assignment(text: str) -> Tables:
         parsed = tomllib.loads(f"value = {value.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
+    except RecursionError:
+        raise FedapmError(f"--set {path.strip()}: the value is nested too deeply.") from None
+    except ValueError as error:
+        raise FedapmError(f"--set {path.strip()}: {first_line(error)}.") from None
     *outer, last = key.split(".")
     inner: Any = {last: parsed}
     for name in reversed(outer):

@@ -83,7 +83,7 @@ def _values(listed: str) -> list[Any]:
         tables = tomllib.loads(f"values = [\n{listed}\n]")
         if set(tables) == {"values"}:
             return list(tables["values"])
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         pass
     return [_value(piece.strip()) for piece in listed.split(",") if piece.strip()]
 
@@ -91,7 +91,7 @@ def _values(listed: str) -> list[Any]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

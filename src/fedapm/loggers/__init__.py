@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,8 @@ from fedapm.core.extras import require
 from fedapm.core.registry import Registry
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.loggers.guarded import Guarded
+from fedapm.runs.files import parse_toml
+from fedapm.runs.layout import CONFIG
 from fedapm.runs.records import load_run
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def check_folder_logs(names: Sequence[str] | None) -> list[str]:
 def log_folder(names: Sequence[str], folder: Path) -> None:
     """Log a run that other processes have written to a folder; logging it again adds no round twice."""
     run = load_run(folder)
-    settings = tomllib.loads(run.config)
+    settings = parse_toml(run.config, str(folder / CONFIG))
     tags = {"method": str(run.info["method"]), "seed": str(run.seed)}
     for name in names:
         try:

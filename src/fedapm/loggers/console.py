@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fedapm.core.messages import plain_line
 from fedapm.simulation.loop import Callback
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class ConsoleHandler(logging.Handler):
         """Print a message."""
         prefix = "fedapm: " if record.levelno >= logging.WARNING else ""
         try:
-            stderr().print(prefix + record.getMessage(), highlight=False, soft_wrap=True, markup=False, emoji=False)
+            message = prefix + plain_line(record.getMessage())
+            stderr().print(message, highlight=False, soft_wrap=True, markup=False, emoji=False)
         except Exception:  # as every handler: what goes wrong in logging is no reason to stop
             self.handleError(record)
 

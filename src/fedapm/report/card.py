@@ -20,13 +20,14 @@ from fedapm.report.comparison.series import all_series, group_runs
 from fedapm.report.evaluated_on import evaluated_on
 from fedapm.report.metrics import MetricInfo, metrics_of
 from fedapm.report.numbers import in_scale_of, percent, plain
-from fedapm.report.page import fill
+from fedapm.report.page import escape_markdown, fill
 from fedapm.report.settings import flat_settings
 from fedapm.runs import provenance
 from fedapm.runs.files import read_json, write_atomic, write_json
 from fedapm.runs.layout import CARD, CARD_TEXT, CONFIG, ENGINE, ROUNDS, SPLIT_INFO, SWEEP_INFO, TIMINGS, TUNE_INFO
 from fedapm.runs.provenance import command_times, private, repeating
 from fedapm.runs.records import JsonLines, Run, find_runs, is_run
+from fedapm.runs.schema import TimingLine
 from fedapm.version import __version__
 
 KINDS = {SWEEP_INFO: "sweep", TUNE_INFO: "tuning", SPLIT_INFO: "split"}
@@ -165,7 +166,9 @@ def _scores(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _time(folder: Path, runs: Sequence[Run]) -> dict[str, Any]:
-    rounds = math.fsum(float(row.get("seconds", 0.0)) for run in runs for row in JsonLines(run.path / TIMINGS))
+    rounds = math.fsum(
+        float(row.get("seconds", 0.0)) for run in runs for row in JsonLines(run.path / TIMINGS, TimingLine)
+    )
     recorded = command_times(folder)
     files = [path.stat().st_mtime for run in runs for path in (run.path / CONFIG, run.path / ROUNDS) if path.is_file()]
     wall = math.fsum(entry.wall_seconds for entry in recorded)
@@ -248,7 +251,7 @@ def _score(cell: Mapping[str, float | None], column: Column) -> str:
 
 
 def _table_cell(value: Any) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")
+    return escape_markdown(value)
 
 
 def _either(values: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -72,6 +73,15 @@ def fill(template: str, **context: Any) -> str:
     return _environment().get_template(template).render(**context)
 
 
+def escape_markdown(text: Any) -> str:
+    """A name as Markdown shows it, on one line: none of its characters means anything else."""
+    return re.sub(r"([\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)|^#)", r"\\\1", " ".join(str(text).split()))
+
+
+def _code(text: Any) -> str:
+    return f"`{' '.join(str(text).split()).replace('`', chr(39))}`"
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -82,6 +92,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"code": "`{}`".format, "lower_first": lower_first}
+    environment.filters |= {"code": _code, "escape_markdown": escape_markdown, "lower_first": lower_first}
     environment.globals |= {"counted": counted, "listed": listed, "plural": plural}
     return environment

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from fedapm.runs.config import MAY_CHANGE_ON_RESUME
+from fedapm.runs.provenance import private
 from fedapm.runs.records import Run
+
+PLACES = re.compile(r"(root|cache)\s*=")
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -19,6 +23,11 @@ def settings_of(run: Run) -> dict[str, Any]:
 def flat_settings(run: Run) -> dict[str, Any]:
     """The same with one name for each setting, such as ``algorithm.rho``."""
     return _flat(settings_of(run))
+
+
+def without_places(config: str) -> str:
+    """The text of a config.toml without the lines that say where a user keeps data."""
+    return private("\n".join(line for line in config.splitlines() if not PLACES.match(line))).strip()
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:
@@ -39,5 +48,5 @@ def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _parsed(config: str) -> dict[str, Any]:
     try:
         return tomllib.loads(config)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return {}

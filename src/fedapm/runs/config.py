@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from fedapm.errors import FedapmError
-from fedapm.runs.files import write_atomic
+from fedapm.runs.files import read_toml, write_atomic
 from fedapm.runs.layout import CONFIG
 
 MAY_CHANGE_ON_RESUME = {
@@ -18,6 +17,7 @@ MAY_CHANGE_ON_RESUME = {
     "data.cache",
     "engine.workers",
     "engine.store",
+    "engine.stuck_after",
     "engine.checkpoint_every",
     "engine.save_models",
     "engine.theory",
@@ -38,14 +38,13 @@ def write_config(folder: Path, settings: Mapping[str, Any]) -> None:
 def read_config(folder: Path) -> dict[str, Any]:
     """The settings of a run."""
     path = folder / CONFIG
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise FedapmError(
-            f"{folder} has no {CONFIG}, so there is no knowing what to resume; use another folder."
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FedapmError(f"{path} is not valid TOML ({error}).") from None
+    if not path.is_file():
+        raise FedapmError(f"{folder} has no {CONFIG}, so there is no knowing what to resume; use another folder.")
+    tables = read_toml(path)
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise FedapmError(f"{path} is not the settings of a run: {name!r} should be a table.")
+    return tables
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

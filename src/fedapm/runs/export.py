@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.runs.files import read_tensors, write_tensors
+from fedapm.runs.folder import locked
 from fedapm.runs.layout import MODELS, model_file
 from fedapm.runs.records import Run, load_run
 
@@ -48,5 +49,6 @@ def export_model(folder: Path, client: str, out: Path, view: str | None = None) 
     if out.exists():
         raise FedapmError(f"{out} exists already; give another file.")
     tensors, about = read_tensors(path)
-    write_tensors(out, tensors, about)
+    with locked(out):
+        write_tensors(out, tensors, about)
     return len(tensors)

@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +20,61 @@ from torch import Tensor
 from fedapm.errors import FedapmError
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an error of the disk the name of the file it is about: "no space left" by itself helps nobody."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename = str(path)
+        raise
+
+
 def write_atomic(path: Path, content: bytes | str) -> None:
     """Write a file so that a reader, or a machine that loses power, sees the old content or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes files private; a result is as readable as any other file the user makes
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            # mkstemp makes files private; a result is as readable as any other file the user makes
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(temporary).chmod(0o666 & ~mask)
+            Path(temporary).replace(path)
+        except BaseException:
+            # a disk that fails twice must not hide its first error
+            with suppress(OSError):
+                Path(temporary).unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the file system can tell."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what a process that was killed in the middle of :func:`write_atomic` left behind."""
-    for path in folder.rglob(".*.tmp"):
-        path.unlink(missing_ok=True)
+    for path in folder.rglob("*"):
+        if is_leftover(path):
+            path.unlink(missing_ok=True)
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a file is what a process that was killed in the middle of :func:`write_atomic` left behind."""
+    return path.name.startswith(".") and path.name.endswith(".tmp") and path.is_file()
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -55,11 +88,44 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FedapmError(f"{path} is missing.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FedapmError(f"{path} is not valid JSON ({error}).") from None
+    except ValueError as error:
+        raise FedapmError(f"{path} is not valid JSON ({first_line(error)}).") from None
+    except RecursionError:
+        raise FedapmError(f"{path} is not valid JSON (it is nested too deeply).") from None
     if not isinstance(content, dict):
         raise FedapmError(f"{path} should hold a JSON object.")
     return content
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, or say which file is broken."""
+    try:
+        text = path.read_bytes().decode()
+    except FileNotFoundError:
+        raise FedapmError(f"{path} does not exist.") from None
+    except UnicodeDecodeError as error:
+        raise FedapmError(f"{path} is not valid TOML: {error}.") from None
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """The tables of a TOML text, or one line that says where it is broken.
+
+    Args:
+        text: The text.
+        where: What it is called in the message.
+    """
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise FedapmError(f"{where} is not valid TOML: it is nested too deeply.") from None
+    except ValueError as error:
+        raise FedapmError(f"{where} is not valid TOML: {first_line(error)}.") from None
+
+
+def first_line(error: object) -> str:
+    """What an error says, cut to one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> None:
@@ -82,7 +148,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         note = metadata.get("about", "{}")
         about = json.loads(note)
     except (safetensors.SafetensorError, ValueError, OSError, RuntimeError, AttributeError, TypeError) as error:
-        raise FedapmError(f"{path} is damaged and cannot be read ({str(error).splitlines()[0]}).") from None
+        raise FedapmError(f"{path} is damaged and cannot be read ({first_line(error)}).") from None
+    except RecursionError:
+        raise FedapmError(f"{path} is damaged and cannot be read (it is nested too deeply).") from None
+    if not isinstance(about, dict):
+        raise FedapmError(f"{path} is damaged and cannot be read (its note is no JSON object).")
     if metadata.get("sha256") != _digest(tensors, note):
         raise FedapmError(f"{path} is damaged: its checksum does not match its content.")
     return tensors, about

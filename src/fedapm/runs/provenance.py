@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import math
 import os
 import platform
 import re
@@ -121,13 +122,15 @@ def command_times(folder: Path) -> list[CommandTime]:
     """The commands that worked on a folder, in order; lines that are not about one are passed over."""
     path = folder / SESSIONS
     times = []
-    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+    for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else ():
         try:
             row = json.loads(line)
             spent = float(row["wall_seconds"]), float(row["processor_seconds"])
-            times.append(CommandTime(str(row["began"]), str(row["ended"]), *spent))
-        except (ValueError, TypeError, KeyError):
+            dates = str(row["began"]), str(row["ended"])
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue
+        if all(map(math.isfinite, spent)):
+            times.append(CommandTime(*dates, *spent))
     return times
 
 
@@ -197,8 +200,8 @@ def _card(device: str) -> str | None:
 
 
 def _append(path: Path, row: dict[str, str | float]) -> None:
-    before = path.read_text("utf-8") if path.is_file() else ""
-    write_atomic(path, before + json.dumps(row) + "\n")
+    before = path.read_bytes() if path.is_file() else b""
+    write_atomic(path, before + f"{json.dumps(row)}\n".encode())
 
 
 def _now() -> str:

@@ -5,31 +5,54 @@ docs/reference/run-folder.md describes every file and field.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedapm.errors import FedapmError
-from fedapm.runs.files import read_json, write_atomic, write_json
+from fedapm.runs.files import naming, read_json, sync_folder, write_atomic, write_json
 from fedapm.runs.layout import CONFIG, INFO, ROUNDS, SPLIT, UNSEEN
+from fedapm.runs.schema import RoundLine, RunInfo, UnseenInfo, check
 
 
 class JsonLines:
-    """A file of one JSON object a line that can be cut back to a round and continued."""
+    """A file of one JSON object a line that can be cut back to a round and continued.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Args:
+        path: The file.
+        kind: What its lines hold, one of the forms in :mod:`fedapm.runs.schema`; any object with a round if not given.
+    """
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Add one line and hand it to the operating system."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line(row))
-            file.flush()
-            os.fsync(file.fileno())
+    def __init__(self, path: Path, kind: Any = None) -> None:
+        self.path, self.kind = path, kind
+
+    def append(self, row: Mapping[str, Any]) -> int:
+        """Add one line and hand it to the operating system.
+
+        Returns:
+            How many bytes the file has now.
+        """
+        line = _line(row).encode()
+        with naming(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not self.path.exists()
+            with self.path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+                size = file.tell()
+        if is_new:
+            sync_folder(self.path.parent)
+        return size
+
+    @property
+    def size(self) -> int:
+        """How many bytes the file has."""
+        return self.path.stat().st_size if self.path.is_file() else 0
 
     def rewind(self, last_round: int) -> None:
         """Forget what comes after a round, and a line that was cut off while it was written."""
@@ -48,16 +71,37 @@ class JsonLines:
             return
         lines = self.path.read_bytes().split(b"\n")
         for number, line in enumerate(lines[:-1], start=1):
+            where = f"{self.path}, line {number},"
             try:
-                row = json.loads(line)
-                row["round"]
-            except (ValueError, TypeError, KeyError):
-                raise FedapmError(f"{self.path}, line {number}, is not a record of a round.") from None
+                row = json.loads(line, parse_constant=_no_number)
+                known = isinstance(row, dict) and type(row.get("round")) is int and row["round"] >= 0
+            except (ValueError, RecursionError):
+                known = False
+            if not known:
+                raise FedapmError(f"{where} is not a record of a round.")
+            if self.kind is not None:
+                check(self.kind, row, where)
             yield row
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(word)
 
 
 def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def chained(digest: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """The running digest of records: of all rounds so far in one sum, which any changed or missing line changes.
+
+    Args:
+        digest: That of the rounds before; empty before the first.
+        rows: The records that follow.
+    """
+    for row in rows:
+        digest = hashlib.sha256(f"{digest}\n{_line(row)}".encode()).hexdigest()
+    return digest
 
 
 @dataclass(frozen=True)
@@ -98,7 +142,11 @@ class Run:
 def unseen_clients(run: Run) -> list[dict[str, Any]]:
     """The clients that a run held out, with their scores before and after; empty where it held none out."""
     path = run.path / UNSEEN
-    return list(read_json(path).get("clients", [])) if path.is_file() else []
+    if not path.is_file():
+        return []
+    content = read_json(path)
+    check(UnseenInfo, content, str(path))
+    return list(content["clients"])
 
 
 def is_run(path: Path) -> bool:
@@ -114,8 +162,24 @@ def load_run(path: Path) -> Run:
     for field in ("method", "seed", "status", "clients"):
         if field not in info:
             raise FedapmError(f"{path / INFO} lacks the field {field!r}.")
+    check(RunInfo, info, str(path / INFO))
+    rounds = list(JsonLines(path / ROUNDS, RoundLine))
+    _check_rounds(path, info, [row["round"] for row in rounds])
     config = path / CONFIG
-    return Run(path, info, list(JsonLines(path / ROUNDS)), config.read_text("utf-8") if config.is_file() else "")
+    try:
+        text = config.read_text("utf-8") if config.is_file() else ""
+    except UnicodeDecodeError as error:
+        raise FedapmError(f"{config} is not valid TOML: {error}.") from None
+    return Run(path, info, rounds, text)
+
+
+def _check_rounds(path: Path, info: Mapping[str, Any], rounds: Sequence[int]) -> None:
+    """Refuse records with a gap or a round twice, and a complete run that lacks some."""
+    last = info.get("finished", info.get("rounds"))
+    lacks = info["status"] == "complete" and last is not None and len(rounds) != last + 1
+    if [*rounds] != [*range(len(rounds))] or lacks:
+        whole = f"rounds 0 to {last} of a complete run" if lacks else "one line for each round in order"
+        raise FedapmError(f"{path / ROUNDS} does not hold {whole}; it was edited or damaged; run it again elsewhere.")
 
 
 def find_runs(folder: Path) -> list[Run]:

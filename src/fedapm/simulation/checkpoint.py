@@ -23,6 +23,10 @@ from fedapm.simulation.stores.disk import KEEP_LAST, ROWS, CheckpointClients, ch
 logger = logging.getLogger(__name__)
 
 
+class AnotherModel(FedapmError):
+    """A checkpoint is whole, but of a run with another model: older ones are no help."""
+
+
 def save(folder: Path, state: RunState, store: Store) -> Path:
     """Write a checkpoint, then remove all but the newest few.
 
@@ -41,6 +45,7 @@ def save(folder: Path, state: RunState, store: Store) -> Path:
         "bytes_up": state.bytes_up,
         "bytes_down": state.bytes_down,
         "server": server_note,
+        "records": state.records,
     }
     path = folder / f"round-{state.round:06d}.safetensors"
     write_tensors(path, {**server, **snapshot.tensors}, {**about, **snapshot.note})
@@ -99,7 +104,8 @@ def read_latest(folder: Path) -> tuple[RunState, Iterator[ClientState]] | None:
 
 def _run_state(tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> RunState:
     server = State(**restore("server", tensors, about["server"]))
-    return RunState(int(about["round"]), server, int(about["bytes_up"]), int(about["bytes_down"]))
+    numbers = int(about["round"]), server, int(about["bytes_up"]), int(about["bytes_down"])
+    return RunState(*numbers, records=str(about.get("records", "")))
 
 
 def _no_init(client: int) -> ClientState:
@@ -111,6 +117,8 @@ def load_latest(folder: Path, start: RunState, store: Store, device: torch.devic
     for path in checkpoint_files(folder):
         try:
             return load(path, start, store, device)
+        except AnotherModel:
+            raise
         except FedapmError as error:
             logger.warning("%s Trying the one before it.", error)
     return None
@@ -121,4 +129,4 @@ def check_same_model(path: Path, saved: State, fresh: State) -> None:
     for field, vector in fresh.vectors.items():
         other = saved.vectors.get(field)
         if other is None or {n: t.shape for n, t in vector.items()} != {n: t.shape for n, t in other.items()}:
-            raise FedapmError(f"{path} belongs to another model: its {field!r} has other names or shapes.")
+            raise AnotherModel(f"{path} belongs to another model: its {field!r} has other names or shapes.")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
 
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.metrics import summarize
@@ -249,6 +248,10 @@ class Loop:
         )
 
 
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""What asks a process to end; only those that a Python function answers are ever held back."""
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Hold a Ctrl-C back while results are put in place and written, so that they are whole."""
@@ -256,12 +259,13 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     held: list[tuple[int, FrameType | None]] = []
-    before: Callable[[int, FrameType | None], Any] | int | None = signal.signal(
-        signal.SIGINT, lambda number, frame: held.append((number, frame))
-    )
+    answers = {number: answer for number in SIGNALS if callable(answer := signal.getsignal(number))}
+    for number in answers:
+        signal.signal(number, lambda number, frame: held.append((number, frame)))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, answer in answers.items():
+            signal.signal(number, answer)
     if held:
-        raise KeyboardInterrupt
+        answers[signal.Signals(held[0][0])](*held[0])

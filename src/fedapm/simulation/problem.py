@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from fedapm.core import random
 from fedapm.core.metrics import METRICS, Metric
@@ -173,10 +174,25 @@ class Problem:
         """The schedule's factor on the step size in a round."""
         return self.solver.schedule(max(round - 1, 0), self.rounds)
 
+    def network_digest(self) -> str:
+        """One sum over the names and shapes in every client's network, how it is split, and what is frozen in it."""
+        total = hashlib.sha256()
+        for client in range(len(self)) if self.per_client else range(1):
+            network = self.network(client)
+            split = network.split
+            parts = [network.read(names) for names in (split.shared, split.personal, split.frozen)]
+            for part in (*parts, network.buffers()):
+                total.update(repr([(name, tuple(t.shape), t.dtype) for name, t in part.items()]).encode())
+            for tensor in network.read(split.frozen).values():
+                total.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
+        return total.hexdigest()[:32]
+
     def _start(self, client: int) -> Start:
         if client not in self._starts:
             with random.seeded_globally(torch.device("cpu"), self.seed, "init"):
-                module = self._make(self.federation[client]).to(self.device)
+                module = self._make(self.federation[client])
+            _check_built(module)
+            module = module.to(self.device)
             named = self.rule.apply(module)
             with random.seeded_globally(torch.device("cpu"), self.seed, "init of added parts"):
                 module, split = self.adapt(module, named)
@@ -253,6 +269,16 @@ def model_factory(model: Model) -> tuple[Callable[[ClientData], nn.Module], bool
     return checked, per_client
 
 
+def _check_built(module: nn.Module) -> None:
+    """Refuse a network whose parameters have no values yet."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer) or tensor.is_meta:
+            raise FedapmError(
+                f"the network's {name!r} has no values yet; build lazy layers by one forward pass, and none on the "
+                "meta device, before training."
+            )
+
+
 def _architecture(network: Network) -> str:
     """Equal for networks that differ in nothing but what is loaded into them."""
     shapes = [(n, tuple(t.shape)) for n, t in network.read(dict(network.module.named_parameters())).items()]
@@ -291,7 +317,9 @@ def _device(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        if device.type == "meta":
+            raise RuntimeError("it holds shapes and no numbers")
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise FedapmError(f"the device {str(name)!r} cannot be used here ({reason}).") from None
     return device

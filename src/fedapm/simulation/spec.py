@@ -15,6 +15,7 @@ from fedapm.simulation.engines import auto
 from fedapm.simulation.loop import Callback, Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores import StoreKind
+from fedapm.simulation.workers import PATIENCE
 from fedapm.version import __version__
 
 Tables = dict[str, dict[str, Any]]
@@ -34,6 +35,7 @@ class RunSpec:
     engine: auto.EngineName = "auto"
     workers: int | None = None
     store: StoreKind = "auto"
+    stuck_after: float = PATIENCE
 
     def open_engine(self, rows: Path | None) -> auto.EngineChoice:
         """The engine that runs it, with an empty store.
@@ -42,9 +44,14 @@ class RunSpec:
             rows: The folder for clients' states, where they are kept on disk; a temporary one if not given.
         """
         cohort = self.schedule.sampling.draw(len(self.problem), self.problem.seed, 1)
-        choice = auto.choose_engine(self.engine, self.problem, self.algorithm, cohort, self.workers)
+        choice = auto.choose_engine(self.engine, self.problem, self.algorithm, cohort, self.workers, self.stuck_after)
         choice.engine.open_store(self.store, rows)
         return choice
+
+    def identity(self) -> dict[str, Any]:
+        """What run.json says of a run that can be resumed: beside everything else, which data and network it has."""
+        digests = {"data": self.problem.federation.digest(), "network": self.problem.network_digest()}
+        return self.info() | {"digests": digests}
 
     def info(self) -> dict[str, Any]:
         """What run.json says."""

@@ -18,6 +18,8 @@ class RunState:
     """What all clients have sent so far."""
     bytes_down: int = 0
     """What they have received."""
+    records: str = ""
+    """The running digest of the records so far, where somebody keeps it; see :func:`fedapm.runs.records.chained`."""
     stopped: str | None = None
     """Why a callback ended the run here, before its last round."""
 

@@ -6,17 +6,74 @@ import json
 import multiprocessing as mp
 import os
 import signal
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 
+PATIENCE = 300.0
+"""Seconds without any processor time after which a worker counts as stuck, where nothing else is said."""
+
 
 class WorkerDied(Exception):
     """The worker is gone."""
+
+
+class StuckWorkers:
+    """Notices workers that are alive but no longer compute: stopped, or waiting for something that never comes.
+
+    A worker that computes uses its processor, however long it takes. One that has used none for a while is stuck.
+
+    Args:
+        patience: Seconds without any processor time after which a worker counts as stuck.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self.interval = min(max(patience / 4, 0.05), 15.0)
+        """Seconds between two looks."""
+        self._looked = time.monotonic()
+        self._seen: dict[int | None, tuple[float, float]] = {}
+
+    def begin(self, worker: WorkerProcess) -> None:
+        """A worker has been given something to do."""
+        self._seen.pop(worker.process.pid, None)
+
+    def among(self, workers: Iterable[WorkerProcess]) -> list[WorkerProcess]:
+        """Those of the busy workers that are stuck; nobody is looked at more often than need be."""
+        now = time.monotonic()
+        if now - self._looked < self.interval:
+            return []
+        if now - self._looked > 3 * self.interval + 1:
+            # this process itself was stopped, and its workers with it
+            self._seen.clear()
+        self._looked = now
+        stuck = []
+        for worker in workers:
+            spent = _processor_seconds(worker.process.pid)
+            if spent is None:
+                continue
+            before, since = self._seen.get(worker.process.pid, (-1.0, now))
+            since = now if spent > before else since
+            self._seen[worker.process.pid] = spent, since
+            if now - since >= self.patience:
+                stuck.append(worker)
+        return stuck
+
+
+def _processor_seconds(pid: int | None) -> float | None:
+    """How long a process has computed so far; None where the system does not tell."""
+    try:
+        # the name of the program, in parentheses, may hold anything
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class WorkerProcess:
@@ -94,6 +151,14 @@ def _main(
         other.close()
     torch.set_num_threads(1)
     serve(connection, *arguments)
+
+
+def end_only_by_parent() -> None:
+    """Pass over Ctrl-C and a hangup, and end at once where the system asks for it: the parent saves what there is."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def cores() -> int:

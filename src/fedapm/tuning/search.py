@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.runs.layout import CHECKPOINTS, TRIALS
 from fedapm.simulation.loop import uninterrupted
-from fedapm.simulation.workers import WorkerDied, WorkerProcess
+from fedapm.simulation.workers import StuckWorkers, WorkerDied, WorkerProcess
 from fedapm.tuning.display import SearchProgress
 from fedapm.tuning.options import Options
 from fedapm.tuning.study import Study
 from fedapm.tuning.trial import Outcome
 from fedapm.tuning.worker import PATIENCE, trial_worker
 
+logger = logging.getLogger(__name__)
 TRIES = 3
 """How often a trial is started again whose process dies."""
 
@@ -63,6 +65,7 @@ class Search:
         self._workers: list[WorkerProcess] = []
         self._jobs: dict[WorkerProcess, Job] = {}
         self._deaths: Counter[Path] = Counter()
+        self._stuck = StuckWorkers(min(study.search.base.engine.stuck_after for study in studies))
 
     def run(self) -> None:
         """Run the remaining trials."""
@@ -83,7 +86,15 @@ class Search:
         with uninterrupted():
             self._assign()
         while self._jobs:
-            ready = {*wait([worker.connection for worker in self._jobs])}
+            ready = {*wait([worker.connection for worker in self._jobs], self._stuck.interval)}
+            for worker in self._stuck.among(self._jobs):
+                # its end is noticed as that of any process that dies
+                logger.warning(
+                    "the process of trial %d has not computed for %g s and is replaced.",
+                    self._jobs[worker].number,
+                    self._stuck.patience,
+                )
+                worker.process.kill()
             # Ctrl-C waits until what was received is recorded
             with uninterrupted():
                 for worker in [w for w in self._jobs if w.connection in ready]:
@@ -103,6 +114,7 @@ class Search:
 
     def _start(self, worker: WorkerProcess, job: Job) -> None:
         self._jobs[worker] = job
+        self._stuck.begin(worker)
         try:
             worker.send(job.message(self.options))
         except WorkerDied:

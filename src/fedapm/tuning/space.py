@@ -184,7 +184,7 @@ def _parse_choices(text: str, values: str) -> Choices:
 def _parse_value(text: str, part: str) -> Value:
     try:
         value = tomllib.loads(f"value = {part}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = part
     if value == "" or not isinstance(value, Value) or (isinstance(value, float) and not math.isfinite(value)):
         raise FedapmError(f"--search {text}: {part!r} is no value to search; take numbers, words, true or false.")

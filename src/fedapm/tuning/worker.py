@@ -42,6 +42,9 @@ def _serve(connection: Connection, clients: Federation) -> None:
         # Ctrl-C is for the parent, which then ends its workers in order
         os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         while True:

@@ -26,7 +26,7 @@ from fedapm.flower.transport.traffic import MessageLog
 from fedapm.flower.transport.transport import Transport
 from fedapm.runs.config import changed_settings, read_config, write_config
 from fedapm.runs.files import read_json, remove_leftovers, write_json
-from fedapm.runs.folder import check_settings, locked, rewind
+from fedapm.runs.folder import check_settings, clear_beginning, is_nothing_yet, locked, rewind
 from fedapm.runs.layout import CHECKPOINTS, CONFIG, CONTRIBUTIONS, ENGINE, EVENTS, INFO, MESSAGES, ROUNDS, TIMINGS
 from fedapm.runs.records import JsonLines, is_run, load_run
 from fedapm.simulation.callbacks import RecordWriter
@@ -45,7 +45,9 @@ def serve(
 ) -> None:
     """Run an experiment in a folder; an unfinished run is resumed, a complete one is left alone."""
     with locked(out, "server", "stop its run first (flwr stop)"):
-        if is_run(out):
+        if is_nothing_yet(out):
+            clear_beginning(out)
+        elif is_run(out):
             _check_same(out, deployment)
             there, experiment = load_run(out), deployment.experiment
             same = not changed_settings(read_config(out), experiment.tables())
@@ -53,7 +55,7 @@ def serve(
                 logger.info("%s is complete already.", out)
                 return
             remove_leftovers(out)
-        elif out.is_dir() and any(out.iterdir()):
+        else:
             raise FedapmError(f"{out} is not empty; choose another folder.")
         Server(transport, deployment, out, model, loss).run()
 
@@ -143,12 +145,9 @@ class Server:
         )
 
     def _begin_folder(self, engine: FlowerEngine, spec: RunSpec) -> RecordWriter:
-        if not is_run(self.out):
-            write_config(self.out, spec.settings)
-        ledger = engine.ledger
+        is_new, ledger = not is_run(self.out), engine.ledger
         why = f"{len(ledger)} clients on nodes of their own"
         notes = {"engine": engine.name, "why": why, "run": ledger.run, "flower": self.deployment.to_json()}
-        write_json(self.out / ENGINE, notes)
         clients = [
             {"id": client, "train": o.train, "test": o.test, "classes": o.different}
             for client, o in ledger.data_summaries.items()
@@ -156,7 +155,12 @@ class Server:
         info = spec.info() | {"clients": clients}
         # the server has placeholders in place of data
         del info["seen_classes"]
-        return RecordWriter(self.out, info)
+        # run.json first: beside it, the rest is known to be the beginning of a run
+        writer = RecordWriter(self.out, info)
+        if is_new:
+            write_config(self.out, spec.settings)
+        write_json(self.out / ENGINE, notes)
+        return writer
 
     def _clear_lines(self) -> None:
         # a run that was killed before its first checkpoint may have left lines behind

@@ -11,6 +11,7 @@ import tomli_w
 from fedapm.report.figures.split import split_png, split_svg
 from fedapm.report.numbers import counted, listed
 from fedapm.report.page import Figure, Page, Section
+from fedapm.report.settings import without_places
 from fedapm.report.split.search import SplitSearch, bytes_text, gap_text, read_search, score_text, share_text
 from fedapm.runs.files import write_atomic
 from fedapm.runs.layout import REPORT, SPLIT_PICTURE
@@ -52,7 +53,12 @@ def render_split(search: SplitSearch) -> str:
         headline=search.advice,
         sections=[
             Section("candidates", "Candidates", "split_candidates.html.j2", context),
-            Section("settings", "Settings", "split_settings.html.j2", {"toml": tomli_w.dumps(search.settings).strip()}),
+            Section(
+                "settings",
+                "Settings",
+                "split_settings.html.j2",
+                {"toml": without_places(tomli_w.dumps(search.settings))},
+            ),
         ],
     ).render()
 

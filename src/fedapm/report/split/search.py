@@ -98,6 +98,8 @@ def read_search(folder: Path) -> SplitSearch:
     try:
         arguments = content["arguments"]
         rows = tuple(_row(row) for row in content["rows"])
+        if [row.verdict for row in rows].count("chosen") != 1:
+            raise ValueError("chosen")
         return SplitSearch(arguments["metric"], rows, tuple(content["advice"]), arguments, content["settings"])
     except (KeyError, TypeError, ValueError):
         raise FedapmError(f"{folder / SPLIT_INFO} is not the record of a search of the split.") from None

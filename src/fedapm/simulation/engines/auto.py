@@ -19,7 +19,7 @@ from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
 from fedapm.simulation.problem import Problem
-from fedapm.simulation.workers import cores
+from fedapm.simulation.workers import PATIENCE, cores
 
 EngineName = Literal["auto", "sequential", "vectorized", "processes"]
 SMALL = 5_000_000
@@ -41,7 +41,12 @@ class EngineChoice:
 
 
 def choose_engine(
-    name: EngineName, problem: Problem, algorithm: Algorithm, cohort: list[int], workers: int | None = None
+    name: EngineName,
+    problem: Problem,
+    algorithm: Algorithm,
+    cohort: list[int],
+    workers: int | None = None,
+    patience: float = PATIENCE,
 ) -> EngineChoice:
     """The engine of that name, or the one that suits.
 
@@ -51,17 +56,20 @@ def choose_engine(
         algorithm: The method.
         cohort: Clients as a round selects them, to try the work on.
         workers: Worker processes; as many as there are processors if not given.
+        patience: Seconds without any processor time after which a worker process is replaced.
     """
     if name == "sequential":
         return EngineChoice(SequentialEngine(problem, algorithm), "as set")
     if name == "vectorized":
         return EngineChoice(VectorizedEngine(problem, algorithm), "as set")
     if name == "processes":
-        engine = ProcessEngine(problem, algorithm, workers)
+        engine = ProcessEngine(problem, algorithm, workers, patience=patience)
         return EngineChoice(engine, f"{engine.count} workers, as set")
     try:
         small = _vectorized_if_small(problem, algorithm, cohort)
-        return small if isinstance(small, EngineChoice) else _by_time(problem, algorithm, cohort, workers, small)
+        if isinstance(small, EngineChoice):
+            return small
+        return _by_time(problem, algorithm, cohort, workers, patience, small)
     except Exception as error:  # the run itself meets it again and says it as it should be said
         return EngineChoice(SequentialEngine(problem, algorithm), f"a first try ended with {type(error).__name__}")
 
@@ -91,7 +99,12 @@ def _vectorized_if_small(problem: Problem, algorithm: Algorithm, cohort: list[in
 
 
 def _by_time(
-    problem: Problem, algorithm: Algorithm, cohort: list[int], workers: int | None, not_vectorized: str
+    problem: Problem,
+    algorithm: Algorithm,
+    cohort: list[int],
+    workers: int | None,
+    patience: float,
+    not_vectorized: str,
 ) -> EngineChoice:
     """One process or several, by how long one client takes."""
     sequential = SequentialEngine(problem, algorithm)
@@ -113,4 +126,4 @@ def _by_time(
         why = f"a round takes {round * 1e3:.0f} ms, too little to deal out to processes; {not_vectorized}"
         return EngineChoice(sequential, why)
     why = f"{count} workers, because a round takes {round:.2g} s on one"
-    return EngineChoice(ProcessEngine(problem, algorithm, count), why)
+    return EngineChoice(ProcessEngine(problem, algorithm, count, patience=patience), why)

@@ -18,7 +18,7 @@ from fedapm.simulation.engines.shared_memory import OutOfSpace, SharedMemory
 from fedapm.simulation.engines.worker import SLACK, ClientWorker
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import Store
-from fedapm.simulation.workers import WorkerDied, cores
+from fedapm.simulation.workers import PATIENCE, StuckWorkers, WorkerDied, cores
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -31,12 +31,18 @@ class ProcessEngine(LocalEngine):
     name = "processes"
 
     def __init__(
-        self, problem: Problem, algorithm: Algorithm, workers: int | None = None, store: Store | None = None
+        self,
+        problem: Problem,
+        algorithm: Algorithm,
+        workers: int | None = None,
+        store: Store | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         if (reason := unable(problem)) is not None:
             raise FedapmError(f"worker processes cannot be used, because {reason}; set engine.engine to sequential.")
         super().__init__(problem, algorithm, store)
         self.count = workers or cores()
+        self._stuck = StuckWorkers(patience)
         self._log = OnceLogger(logger)
         self._size = 0
         self._workers: list[ClientWorker] = []
@@ -89,6 +95,7 @@ class ProcessEngine(LocalEngine):
                     worker, client = idle.pop(), waiting.pop()
                     try:
                         worker.ask(client, states.get(client), request)
+                        self._stuck.begin(worker)
                     except WorkerDied:
                         waiting.append(client)
                         idle.append(self._replace(worker, client, deaths))
@@ -96,7 +103,10 @@ class ProcessEngine(LocalEngine):
                         waiting.append(client)
                         idle.append(self._grown(worker, full.needed))
                 busy = {w.connection: w for w in self._workers if w.client is not None}
-                for connection in wait(list(busy)):
+                for stuck in self._stuck.among(busy.values()):
+                    self._log.warning(f"a worker process has not computed for {self._stuck.patience:g} s and is ended.")
+                    stuck.process.kill()
+                for connection in wait(list(busy), self._stuck.interval):
                     worker = busy[connection]  # type: ignore[index]
                     client = worker.running
                     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +24,7 @@ from fedapm.simulation.engines.sequential import evaluate_client, personalize_cl
 from fedapm.simulation.engines.shared_memory import Fields, Note, OutOfSpace, SharedMemory
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import ClientState
-from fedapm.simulation.workers import WorkerProcess
+from fedapm.simulation.workers import WorkerProcess, end_only_by_parent
 
 SLACK = 1 << 16
 
@@ -79,7 +78,8 @@ def _serve(
     inbox: SharedMemory,
     outbox: SharedMemory,
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # all of these are for the parent, which ends its workers itself
+    end_only_by_parent()
     latest_broadcast: tuple[str, State] | None = None
     while True:
         try:

@@ -30,12 +30,11 @@ from fedapm.core.algorithm import State
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_tensors
+from fedapm.runs.layout import ROWS as ROWS
 from fedapm.simulation.stores.base import ClientState, InitClient, SavedClients, Snapshot, Store, restore
 from fedapm.simulation.stores.layout import Key, Layout, unpack
 from fedapm.simulation.stores.rows import Integers, OpenFiles, RowFile, Scratch, sync_folder
 
-ROWS = "rows"
-"""The folder with a run's rows, next to its checkpoints."""
 KEEP_LAST = 2
 """How many checkpoints are kept."""
 CHECKPOINT = re.compile(r"round-(\d+)\.safetensors")
@@ -192,8 +191,7 @@ class DiskStore(Store):
         index = store.index()
 
         def settle(path: Path) -> None:
-            # only when the new checkpoint is sure to be found again may rows of older ones be used
-            sync_folder(folder)
+            # the new checkpoint is sure to be found again, so rows of older ones may be used
             # a later round belongs to a course that was given up, and its rows are not held
             files = checkpoint_files(folder)
             older = [p for p in files if p.name <= path.name][:KEEP_LAST]

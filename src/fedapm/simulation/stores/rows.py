@@ -6,7 +6,6 @@ import os
 import weakref
 import zlib
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedapm.errors import FedapmError
+from fedapm.runs.files import sync_folder as sync_folder
 from fedapm.simulation.stores.layout import Layout
 
 PAGE = 4096
@@ -135,16 +135,6 @@ class OpenFiles:
                 path.parent.mkdir(parents=True, exist_ok=True)
             handle = self._handles[path, flags] = os.open(path, flags, 0o666)
         return handle
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, where the file system can tell."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _close_all(handles: dict[tuple[Path, int], int]) -> None:

@@ -10,6 +10,7 @@ from fedapm.report.comparison.series import Group
 from fedapm.report.numbers import fixed, value_range
 from fedapm.report.page import Section
 from fedapm.report.results import Results
+from fedapm.report.settings import without_places
 from fedapm.runs.records import Run
 
 SIZES = {"train": "Training examples", "test": "Test examples", "classes": "Classes"}
@@ -29,6 +30,7 @@ def section(results: Results, sweep: bool = False) -> Section:
         "versions": _versions(results.every_run),
         "configured": [group for group in results.groups if group.every_run[0].config.strip()],
         "sweep": sweep,
+        "shown": without_places,
     }
     return Section("settings", "Settings", "settings.html.j2", context)
 

@@ -1,0 +1,171 @@
+"""Commands in forked children: fedapm is imported once, and each try costs only its own work."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attacks.tally import Outcome
+
+TIMEOUT = 120.0
+"""Seconds after which a command hangs; the tiny ones here take less than one."""
+NOT_COMPARED = ("sessions.jsonl", "timings.jsonl", "card.json", "card.md", "trials.db", "tune.json")
+"""Files that hold times, and databases: equal runs differ in them. So do rows of clients, where unused ones lie about;
+what is in them shows in the models."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    """As a shell has it: negative for a signal that nothing answered."""
+    said: str
+    hung: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether a person would see no traceback, and one line where it failed."""
+        lines = [line for line in self.said.splitlines() if line.startswith("fedapm: ")]
+        failed = self.code not in (0, -signal.SIGKILL)
+        return "Traceback" not in self.said and (not failed or bool(lines))
+
+
+def command(*arguments: str) -> Callable[[], None]:
+    """What a child does to run the command line."""
+
+    def body() -> None:
+        from fedapm.cli import app
+
+        sys.argv = ["fedapm", *arguments]
+        app.main()
+
+    return body
+
+
+def prepare() -> None:
+    """Import once what the commands need, and let drawing, which touches no file, cost nothing."""
+    import torch
+
+    torch.set_num_threads(1)
+    import optuna  # noqa: F401 - children would each import it
+    import sklearn.datasets  # noqa: F401
+
+    from fedapm import report
+    from fedapm.cli import app  # noqa: F401
+    from fedapm.data.sets import digits  # noqa: F401
+    from fedapm.experiments import build
+    from fedapm.report.split import page as split_page
+    from fedapm.report.sweep import page as sweep_page
+
+    def drawing(*_: Any) -> str:
+        return "<p>drawn</p>"
+
+    for module, name in ((report, "render"), (sweep_page, "render_sweep"), (split_page, "render_split")):
+        setattr(module, name, drawing)
+    split_page.split_png = lambda *_: b"drawn"
+    load, kept = build.federation, {}
+
+    def federation(data: Any) -> Any:
+        key = repr(data)
+        if key not in kept:
+            kept[key] = load(data)
+        return kept[key]
+
+    build.federation = federation
+
+
+def start(body: Callable[[], None], said: Path) -> int:
+    """Fork a child that runs a body with its output in a file; its process id."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        handle = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        body()
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def finish(child: int, said: Path, timeout: float = TIMEOUT) -> Ended:
+    """Wait for a child; one that does not end in time is killed with all it started."""
+    deadline = time.monotonic() + timeout
+    while True:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            break
+        if time.monotonic() > deadline:
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return Ended(-signal.SIGKILL, said.read_text("utf-8", "replace"), hung=True)
+        time.sleep(0.002)
+    code = os.waitstatus_to_exitcode(status)
+    return Ended(code, said.read_text("utf-8", "replace") if said.is_file() else "")
+
+
+def run(body: Callable[[], None], said: Path, timeout: float = TIMEOUT) -> Ended:
+    """Run a body in a child to its end."""
+    return finish(start(body, said), said, timeout)
+
+
+@contextmanager
+def workshop(name: str) -> Any:
+    """A folder for an attack, on memory where there is such a place; it goes with the attack."""
+    root = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
+    folder = root / f"fedapm-attack-{name}-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def picture(folder: Path) -> dict[str, str]:
+    """A digest of every file that equal runs have in common."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in NOT_COMPARED and path.suffix != ".rows"
+    }
+
+
+def judged(last: Ended, found: dict[str, str], expected: dict[str, str]) -> tuple[Outcome, str]:
+    """What became of a try after its last command, which nothing disturbed."""
+    if last.hung:
+        return Outcome.HANG, "the command after it did not end"
+    if "Traceback" in last.said:
+        return Outcome.TRACEBACK, last.said.strip().splitlines()[-1]
+    if last.code:
+        return Outcome.LOST, (last.said.strip().splitlines() or ["no word"])[-1]
+    differing = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+    if differing:
+        return Outcome.DIFFERING, ", ".join(differing[:4])
+    return Outcome.SURVIVED, ""

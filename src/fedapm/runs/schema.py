@@ -1,0 +1,146 @@
+"""What the files of a run may hold, so that a reader gets what it expects or one line that says what is wrong."""
+
+from __future__ import annotations
+
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,  # pydantic wants this one before Python 3.12
+)
+
+from annotated_types import Ge
+from pydantic import AllowInfNan, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from fedapm.errors import FedapmError
+from fedapm.runs.files import first_line
+
+Count = Annotated[int, Ge(0)]
+Numbers = dict[str, float | None]
+Statistics = dict[str, float | list[float | None] | None]
+"""Of a metric: mean, std, worst10 and clients. Of ``per_client``: each metric's value for every client."""
+Evaluations = dict[str, dict[str, Statistics]]
+"""By view, then by metric."""
+
+
+class RoundLine(TypedDict):
+    """A line of rounds.jsonl; ``fedapm.core.record.RoundRecord`` says what it means."""
+
+    round: Count
+    selected: NotRequired[list[Count]]
+    dropped: NotRequired[list[Count]]
+    bytes_up: NotRequired[Count]
+    bytes_down: NotRequired[Count]
+    total_bytes_up: NotRequired[Count]
+    total_bytes_down: NotRequired[Count]
+    drift: NotRequired[float | None]
+    local: NotRequired[Numbers | None]
+    server: NotRequired[Numbers | None]
+    stationarity: NotRequired[Numbers | None]
+    theory: NotRequired[Numbers | None]
+    evaluations: NotRequired[Evaluations | None]
+    closing: NotRequired[ClosingPhase]
+
+
+class WholeRoundLine(RoundLine):
+    """What a line must hold where a whole history is made of it."""
+
+    selected: list[Count]  # type: ignore[misc]
+    dropped: list[Count]  # type: ignore[misc]
+    bytes_up: Count  # type: ignore[misc]
+    bytes_down: Count  # type: ignore[misc]
+    total_bytes_up: Count  # type: ignore[misc]
+    total_bytes_down: Count  # type: ignore[misc]
+    drift: float | None  # type: ignore[misc]
+    local: Numbers | None  # type: ignore[misc]
+    evaluations: Evaluations | None  # type: ignore[misc]
+
+
+class ClosingPhase(TypedDict):
+    """What a closing phase adds to the last line."""
+
+    epochs: Count
+    bytes_down: Count
+    before: Evaluations | None
+
+
+class TimingLine(TypedDict):
+    """A line of timings.jsonl."""
+
+    round: Count
+    seconds: NotRequired[Annotated[float, AllowInfNan(False)]]
+
+
+class ClientInfo(TypedDict):
+    """A client in run.json."""
+
+    id: NotRequired[str | int]
+    train: NotRequired[Count]
+    test: NotRequired[Count]
+    classes: NotRequired[Count]
+
+
+class UnseenClient(TypedDict):
+    """A client in unseen.json."""
+
+    id: str
+    train: Count
+    start: str
+    epochs: Count
+    before: Numbers
+    after: Numbers
+
+
+class UnseenInfo(TypedDict):
+    """unseen.json."""
+
+    clients: list[UnseenClient]
+
+
+class RunInfo(TypedDict):
+    """run.json."""
+
+    method: str
+    seed: int
+    status: str
+    clients: list[ClientInfo]
+    label: NotRequired[str]
+    views: NotRequired[list[str]]
+    metrics: NotRequired[list[dict[str, Any]] | None]
+    rounds: NotRequired[Count]
+    finished: NotRequired[Count]
+    stopped: NotRequired[str]
+    data: NotRequired[str | None]
+    classes: NotRequired[Count]
+    seen_classes: NotRequired[list[int] | None]
+    input_shapes: NotRequired[list[list[Count]]]
+    model: NotRequired[str | None]
+    parameters: NotRequired[dict[str, Count | list[Count]] | None]
+    split: NotRequired[dict[str, list[str]]]
+    environment: NotRequired[dict[str, str] | None]
+    digests: NotRequired[dict[str, str]]
+
+
+_READERS: dict[Any, TypeAdapter[Any]] = {}
+"""Making one takes longer than reading many lines with it."""
+
+
+def check(kind: Any, content: object, where: str) -> None:
+    """Refuse content of another form.
+
+    Args:
+        kind: One of the forms above.
+        content: What was read.
+        where: The file, and its line, for the message.
+    """
+    if kind not in _READERS:
+        _READERS[kind] = TypeAdapter(kind)
+    try:
+        _READERS[kind].validate_python(content, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "it"
+        said = first_line(str(first["msg"]).removeprefix("Input "))
+        raise FedapmError(f"{where} is damaged: {field}: {said[0].lower()}{said[1:]}.") from None
+    except RecursionError:
+        raise FedapmError(f"{where} is damaged: it is nested too deeply.") from None

@@ -1,0 +1,45 @@
+"""A cheap sample of the attackers; ``make attack`` has all of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from attacks.registry import all_attacks
+from attacks.tally import Outcome, Tally, table
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ("crash points: run", "random kills: run", "fuzzing: settings", "fuzzing: mini", "fuzzing: tensor")
+
+
+def test_the_table_adds_up_and_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = Tally("kills of run", "kills"), Tally("kills of tune", "kills", skipped="there is none.")
+    for outcome in (Outcome.SURVIVED, Outcome.SURVIVED, Outcome.REFUSED):
+        first.add(outcome)
+    assert first.held
+    first.add(Outcome.LOST, "round 3 is gone")
+    assert not first.held
+    assert "round 3 is gone" in capsys.readouterr().err
+    lines = table([first, second]).splitlines()
+    assert lines[2].split()[-8:] == ["4", "2", "1", "1", "0", "0", "0", "0"]
+    assert lines[-2].split()[:3] == ["all", "kills", "kills"]
+    assert lines[-1] == "kills of tune was skipped: there is none."
+
+
+def test_every_attack_has_a_name_and_a_unit() -> None:
+    found = all_attacks()
+    assert len({attack.name for attack in found}) == len(found)
+    assert {"crash points", "kills", "inputs"} <= {attack.unit for attack in found}
+
+
+def test_a_sample_of_the_attacks_finds_nothing(tmp_path: Path) -> None:
+    only = [word for name in SAMPLE for word in ("--only", name)]
+    command = [sys.executable, "-m", "attacks", "--quick", *only, "--json", str(tmp_path / "attack.json")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+    tallies = json.loads((tmp_path / "attack.json").read_text())
+    assert all(tally["tried"] for tally in tallies)
+    assert sum(tally[bad] for tally in tallies for bad in ("lost", "differing", "traceback", "hang")) == 0
