@@ -451,7 +451,7 @@ def test_a_federation_without_a_network_is_a_programming_error() -> None:
         ({"rho": -1}, ["rho", "-1"]),
         ({"rho": "large"}, ["algorithm.rho", "'large'"]),
         ({"rho": 1.0, "algorithm": "fedavg"}, ["'rho'"]),
-        ({"mu": 1.0, "algorithm": FedProx()}, ["'mu'", "FedProx(mu=...)"]),
+        ({"mu": 1.0, "algorithm": FedProx()}, ["'mu'", "FedProx(mu=1.0)"]),
         ({"personel": ["head"]}, ["'personel'", "'personal'"]),
         ({"metrics": [3]}, ["int"]),
         ({"metrics": [lambda outputs, targets: 0.0]}, ["<lambda>"]),

@@ -35,7 +35,6 @@ def test_the_root_holds_the_public_face_alone() -> None:
     assert sorted(p.name for p in SOURCE.glob("*.py")) == [
         "__init__.py",
         "__main__.py",
-        "api.py",
         "errors.py",
         "version.py",
     ]

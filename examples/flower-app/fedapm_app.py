@@ -5,4 +5,4 @@ from pathlib import Path
 from fedapm.flower import client_app, server_app
 
 server = server_app(Path(__file__).with_name("experiment.toml"))
-client = client_app()
+client = client_app(folder=Path(__file__).parent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from fedapm.algorithms import (
     METHODS,
     Ditto,
@@ -23,7 +25,7 @@ from fedapm.algorithms import (
     PFedMe,
     Scaffold,
 )
-from fedapm.api import train
+from fedapm.api import Comparison, compare, train, tune
 from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Stationarity, Upload
 from fedapm.core.metrics import METRICS, Metric, Predictions
 from fedapm.core.samples import Samples
@@ -53,6 +55,9 @@ from fedapm.simulation.early_stopping import EarlyStopping
 from fedapm.simulation.loop import Callback
 from fedapm.version import __version__
 
+if TYPE_CHECKING:
+    from fedapm.api.classifier import FedAPMClassifier
+
 __all__ = [
     "DATA_SETS",
     "IID",
@@ -64,6 +69,7 @@ __all__ = [
     "Callback",
     "ClientData",
     "ClientUpdate",
+    "Comparison",
     "Dirichlet",
     "Ditto",
     "Diverged",
@@ -72,6 +78,7 @@ __all__ = [
     "FedADMM",
     "FedALA",
     "FedAPM",
+    "FedAPMClassifier",
     "FedAPMPaper",
     "FedAlt",
     "FedAvg",
@@ -112,7 +119,22 @@ __all__ = [
     "Upload",
     "Vec",
     "__version__",
+    "compare",
     "load",
     "personalize",
     "train",
+    "tune",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """FedAPMClassifier, which is imported when it is asked for: scikit-learn takes its time."""
+    if name == "FedAPMClassifier":
+        from fedapm.api.classifier import FedAPMClassifier
+
+        return FedAPMClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class FedapmError(Exception):
@@ -22,13 +23,46 @@ class StopRun(Exception):
     """Raised by a callback at the end of a round to end the run there. The message says why."""
 
 
-class Interrupted(FedapmError):
-    """Ctrl-C: what was finished is saved and can be resumed."""
+class Interrupted(Exception):
+    """Ctrl-C: what was finished is saved and can be resumed.
+
+    No FedapmError, so that ``except FedapmError: continue`` does not swallow Ctrl-C. Without a folder the rounds that
+    were finished are in ``result``.
+    """
+
+    def __init__(self, message: str = "interrupted.", result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+        """The run as far as it got, where nothing was saved; None elsewhere."""
+
+
+SYNONYMS = {
+    "learning_rate": "lr",
+    "step_size": "lr",
+    "eta": "lr",
+    "num_epochs": "epochs",
+    "local_epochs": "epochs",
+    "num_rounds": "rounds",
+    "iterations": "rounds",
+    "batchsize": "batch_size",
+    "bs": "batch_size",
+    "l2": "weight_decay",
+    "method": "algorithm",
+    "random_state": "seed",
+    "clients_per_round": "count",
+    "participation": "fraction",
+    "n_jobs": "workers",
+    "output": "out",
+    "verbose": "progress",
+}
+"""What other libraries call a setting."""
 
 
 def closest(name: str, choices: Iterable[str], count: int = 3) -> list[str]:
     """The choices a mistyped name most likely meant, best first."""
     pool = list(choices)
+    if SYNONYMS.get(name) in pool:
+        return [SYNONYMS[name]]
     found = difflib.get_close_matches(name, pool, n=count, cutoff=0.5)
     if not found:
         found = [c for c in pool if name and (name in c or c in name)][:count]

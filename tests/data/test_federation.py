@@ -306,10 +306,10 @@ def test_mismatched_lengths_are_refused() -> None:
         Federation.from_arrays((x, x[:5]), y, ["a"] * 20)
 
 
-def test_names_as_targets_are_refused_in_one_line() -> None:
-    x, y = blobs(20)
+def test_names_as_inputs_are_refused_in_one_line() -> None:
+    _, y = blobs(20)
     with refused("numbers"):
-        Federation.from_arrays(x, np.array(["cat", "dog", "owl"])[y], ["a"] * 20)
+        Federation.from_arrays(np.array(["cat", "dog", "owl"])[y], y, ["a"] * 20)
 
 
 def test_ids_with_a_gap_are_refused_in_one_line() -> None:

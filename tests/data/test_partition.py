@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapm.core.random import numpy_generator
-from fedapm.data.federation import split_test
 from fedapm.data.partition import IID, Dirichlet, Natural, Overlapping, Partitioner, Quantity, Shards, by_id
+from fedapm.data.splitting import split_test
 from tests.helpers.unit import few, refused
 
 labels = st.lists(st.integers(0, 5), min_size=40, max_size=120).map(np.array)

@@ -117,7 +117,7 @@ EXPERIMENTS = [
     Experiment(algorithm=FedAPM(rho=0.3, v_at="local", lr_v=0.01, epochs_v=2, xi=0.5, mu=0.5)),
     Experiment(algorithm=FedAlt(lr_v=0.25)),
     Experiment(
-        DataSettings("cifar10", "/some/where", "shards", 7, shards=3, seed=4),
+        DataSettings("cifar10", root="/some/where", partition="shards", clients=7, shards=3, seed=4),
         ModelSettings("cnn", personal=("fc1", "fc*"), frozen=("conv1",), options={"dropout": 0.5}),
         FedProx(mu=0.0),
         SGDConfig(0.5, 1, 0, 0.9, 1e-4, "cosine"),

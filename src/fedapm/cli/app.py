@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,11 +16,12 @@ import click
 import typer
 
 from fedapm.core.messages import plain_line
-from fedapm.errors import FedapmError, Interrupted
+from fedapm.errors import FedapmError, Interrupted, did_you_mean
 from fedapm.loggers.console import configure
 from fedapm.version import __version__
 
 COMMANDS = (
+    "init",
     "run",
     "compare",
     "sweep",
@@ -88,7 +90,7 @@ def _outcome() -> tuple[str, int]:
     except FedapmError as error:
         return str(error), 2
     except click.ClickException as error:
-        return error.format_message(), 2
+        return _usage(error), 2
     except OSError as error:
         return f"{error.filename or 'a file'}: {error.strerror or error}.", 2
     except MemoryError:
@@ -124,6 +126,19 @@ def _ending_orderly() -> Iterator[list[int]]:
     finally:
         for number, answer in before.items():
             signal.signal(number, answer)
+
+
+def _usage(error: click.ClickException) -> str:
+    """What is wrong with a command line; click's own suggestions are in the order of the alphabet, and there twice."""
+    context = getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        known = [option for parameter in context.command.params for option in parameter.opts if option[:2] == "--"]
+        return f"No such option '{error.option_name}'; {did_you_mean(error.option_name, known)}"
+    message = error.format_message()
+    found = re.match(r"No such command '([^']*)'", message)
+    if found is not None and context is not None and isinstance(context.command, click.Group):
+        return f"{found[0]}; {did_you_mean(found[1], context.command.list_commands(context))}"
+    return message
 
 
 if __name__ == "__main__":

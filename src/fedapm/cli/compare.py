@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fedapm.cli import options as opt
-from fedapm.experiments.settings import parse_assignment
 from fedapm.runs.layout import REPORT
 
 app = typer.Typer()
@@ -47,7 +46,7 @@ def compare(
     chosen, repeats = opt.names(methods), opt.numbers(seeds)
     targets = comparison.parse_targets(target or [])
     best, origin = tuned_layer(tuned, chosen) if tuned is not None else ({}, None)
-    explicit = comparison.overlay(*map(parse_assignment, assign or []))
+    explicit = comparison.overlay(*opt.assignments(assign))
     experiments = comparison.plans(chosen, repeats, *opt.layers(config, None, options), best, explicit)
     about = comparison.About(chosen, repeats, targets, origin)
     callbacks = log_callbacks(log, out)

@@ -11,15 +11,19 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedapm.cli.options import ImageEncoder, TextEncoder, console, print_line
+from fedapm.cli.options import ImageEncoder, TextEncoder, assignments, console, named_data, print_line
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments import build
-from fedapm.experiments.settings import DataSettings, Tables, merged, parse_assignment
+from fedapm.experiments.settings import DataSettings, Tables, merged, read_toml
 from fedapm.loggers.console import ProgressDisplay
 
 app = typer.Typer(name="data", help="Data sets: list, get, prepare, inspect.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Data set (see: fedapm data list).")]
+Named = Annotated[
+    str,
+    typer.Argument(metavar="NAME|FILE|CONFIG", help="Data set, data file of your own, or experiment file (TOML)."),
+]
 Root = Annotated[
     Path | None,
     typer.Option("--root", "--data-root", help="Folder with the data sets' files; data if not given."),
@@ -100,7 +104,7 @@ def prepare(
 
 @app.command()
 def inspect(
-    name: Name,
+    name: Named,
     root: Root = None,
     out: Annotated[Path | None, typer.Option("--out", help="The picture; NAME-clients.png if not given.")] = None,
     assign: Assignments = None,
@@ -109,9 +113,10 @@ def inspect(
     """Show the classes of each client in a table and a picture."""
     from fedapm.experiments import inspect
 
-    picture = out or Path(f"{name}-clients.png")
+    settings = _settings(name, root, None, None, None, assign)
+    picture = out or Path(f"{settings.name}-clients.png")
     inspect.figure_format(picture)
-    inspection = inspect.inspect(_settings(name, root, None, None, None, assign))
+    inspection = inspect.inspect(settings)
     inspect.draw(inspection, picture)
     if as_json:
         print(json.dumps(inspection.as_dict() | {"picture": str(picture)}, indent=2))
@@ -127,9 +132,10 @@ def inspect(
             *(counts if few else [str(int((inspection.counts[:, k] > 0).sum()))]),
         )
     console(TABLE_WIDTH).print(table)
+    modalities = f", modalities: {', '.join(inspection.modalities)}" if inspection.modalities else ""
     print_line(
-        f"{inspection.samples:,} samples, {len(inspection.clients)} clients, {len(inspection.classes)} classes, "
-        f"modalities: {', '.join(inspection.modalities)}"
+        f"{inspection.samples:,} samples, {len(inspection.clients)} clients, {len(inspection.classes)} classes"
+        f"{modalities}"
     )
     for modality, clients in inspection.lacking.items():
         print_line(f"without {modality}: {', '.join(clients) or 'nobody'}")
@@ -149,10 +155,12 @@ def _settings(
     cache: Path | None,
     assign: list[str] | None,
 ) -> DataSettings:
-    tables: Tables = {"data": {"name": name}}
+    config = Path(name).suffix == ".toml"
+    tables: Tables = dict(read_toml(Path(name))) if config else {"data": named_data(name)}
+    tables.setdefault("data", {})
     options = {"root": root, "image_encoder": image_encoder, "text_encoder": text_encoder, "cache": cache}
-    tables["data"] |= {key: str(value) for key, value in options.items() if value is not None}
-    layers = [parse_assignment(text) for text in assign or []]
+    tables["data"] = tables["data"] | {key: str(value) for key, value in options.items() if value is not None}
+    layers = assignments(assign)
     for layer in layers:
         if "data" not in layer:
             raise FedapmError(f"only settings of [data] apply here, not [{next(iter(layer))}].")

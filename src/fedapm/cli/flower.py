@@ -15,7 +15,7 @@ from rich.table import Table
 from fedapm.cli.options import AsJson, Assignments, Log, console, layers, print_line
 from fedapm.core.extras import require
 from fedapm.errors import FedapmError, Interrupted
-from fedapm.experiments.settings import Tables, merged
+from fedapm.experiments.settings import OWN_KEYS, Tables, merged
 from fedapm.loggers.console import ProgressDisplay, RoundProgress
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def run(
     from fedapm.runs.provenance import command_line
     from fedapm.runs.records import load_run
 
-    tables = _absolute(merged(*layers(config, assign)))
+    tables = _own_data(_absolute(merged(*layers(config, assign))))
     plan, target = deployment(tables), out.resolve()
     logs = check_folder_logs(log)
     rounds = plan.experiment.engine.rounds
@@ -177,6 +177,22 @@ def _absolute(tables: Tables) -> Tables:
         key: str(Path(data[key]).expanduser().resolve()) for key in ("root", "cache") if key in data
     }
     return {**tables, "data": {**data, **paths}} if paths else tables
+
+
+def _own_data(tables: Tables) -> Tables:
+    """The same settings with the digest of a data file of one's own, and the ids of the clients in it."""
+    from fedapm.experiments import build
+
+    data, flower = tables.get("data", {}), tables.get(build.NETWORK_TABLE, {})
+    if not isinstance(data, Mapping) or not any(data.get(key) is not None for key in OWN_KEYS):
+        return tables
+    settings = build.resolve(tables).data
+    found = {"name": settings.name} | ({"digest": settings.digest} if settings.digest is not None else {})
+    tables = {**tables, "data": {**data, **found}}
+    if isinstance(flower, Mapping) and "clients" not in flower and settings.partition == "natural":
+        ids = [client.id for client in build.counted(settings).clients]
+        tables[build.NETWORK_TABLE] = {**flower, "clients": ids}
+    return tables
 
 
 def _client_rows(run: Run) -> list[dict[str, Any]]:

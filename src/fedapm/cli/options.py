@@ -10,10 +10,13 @@ import typer
 from rich.console import Console
 
 from fedapm.errors import FedapmError
-from fedapm.experiments.settings import Tables, parse_assignment, read_toml
+from fedapm.experiments.settings import Tables, in_folder, parse_assignment, read_toml
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="Experiment file (TOML).", show_default=False)]
-Data = Annotated[str | None, typer.Option("--data", help="Data set (see: fedapm list data).")]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", help="Data set (see: fedapm list data), or a data file of your own (.npz, .csv, .parquet)."),
+]
 DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder with the data set's files.")]
 ImageEncoder = Annotated[
     str | None,
@@ -57,7 +60,7 @@ def common(
     """The settings that options of their own stand for."""
     return {
         "data": {
-            "name": data,
+            **named_data(data),
             "root": root and str(root),
             "image_encoder": image_encoder,
             "text_encoder": text_encoder,
@@ -69,7 +72,21 @@ def common(
 def layers(config: Path | None, assign: list[str] | None, *options: Tables) -> list[Tables]:
     """The experiment file, then the options that were given, then what --set says."""
     given = [{name: _given(table) for name, table in layer.items() if _given(table)} for layer in options]
-    return [*([read_toml(config)] if config is not None else []), *given, *map(parse_assignment, assign or [])]
+    return [*([read_toml(config)] if config is not None else []), *given, *assignments(assign)]
+
+
+def assignments(assign: list[str] | None) -> list[Tables]:
+    """What --set says; files and modules of the user's own are looked for in the working folder."""
+    return [in_folder(parse_assignment(text), Path.cwd()) for text in assign or []]
+
+
+def named_data(data: str | None) -> dict[str, Any]:
+    """The settings for what --data names: a data set, or a file of the user's own."""
+    from fedapm.data.own import is_data_file
+
+    if data is None or not is_data_file(data):
+        return {"name": data}
+    return {"file": data, "folder": str(Path.cwd())}
 
 
 def names(text: str) -> list[str]:

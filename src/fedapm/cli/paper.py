@@ -45,7 +45,8 @@ def paper(
         rounds,
         trials,
     )
-    options = opt.common(data, data_root, image_encoder, text_encoder, None, None, workers, device)
+    config = Path(data) if data.endswith(".toml") else None
+    options = opt.common(None if config else data, data_root, image_encoder, text_encoder, None, None, workers, device)
     with recorded(out, report=write_paper_report):
-        Paper(out, chosen, opt.layers(None, assign, options), workers).run({"data": data, "settings": assign or []})
+        Paper(out, chosen, opt.layers(config, assign, options), workers).run({"data": data, "settings": assign or []})
     print_summary(out / PAPER_COMPARE, out / REPORT)

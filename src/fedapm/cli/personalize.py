@@ -25,8 +25,12 @@ app = typer.Typer()
 def personalize(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
     unseen: Annotated[bool, typer.Option("--unseen", help="The clients that the run held out (data.unseen).")] = False,
-    data: Annotated[str | None, typer.Option("--data", help="A data set; say which of its clients.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="An .npz file with one client's arrays x and y.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="A data set or a data file; say which of its clients.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="A file (.npz, .csv, .parquet) with one client's x and y.")
+    ] = None,
     client: Annotated[list[str] | None, typer.Option("--client", help="A client's id; may be repeated.")] = None,
     data_root: opt.DataRoot = None,
     samples: Annotated[int | None, typer.Option("--samples", help="Train on so many samples only.")] = None,

@@ -46,7 +46,7 @@ def run(
     own: Tables = {"algorithm": {"name": algorithm}, "engine": {"seed": seed}}
     callbacks = log_callbacks(log, out)
     experiment = build.resolve(*opt.layers(config, assign, options, own))
-    spec = build.plan(experiment) if experiment.model.split is None else None
+    spec = build.remark_on_split(build.plan(experiment)) if experiment.model.split is None else None
     with recorded(out, advice="Continue with --resume.", run_details=True):
         execute(spec or _searched(experiment, out, resume), out, resume=resume, callbacks=callbacks)
     print_summary(out, out / REPORT, as_json)

@@ -10,7 +10,6 @@ import typer
 from rich.table import Table
 
 from fedapm.cli import options as opt
-from fedapm.experiments.settings import parse_assignment
 from fedapm.runs.layout import REPORT
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def sweep(
 
     options = opt.common(data, data_root, image_encoder, text_encoder, rounds, engine, workers, device)
     chosen = opt.names(methods)
-    explicit = compare.overlay(*map(parse_assignment, assign or []))
+    explicit = compare.overlay(*opt.assignments(assign))
     best = tuned_layer(tuned, chosen)[0] if tuned is not None else {}
     axes = [parse_vary(text) for text in vary]
     runs = members(axes, chosen, opt.numbers(seeds), *opt.layers(config, None, options), best, explicit)

@@ -44,8 +44,7 @@ def summary(rows: Sequence[SummaryRow]) -> Summary:
 
 
 def _table(rows: Sequence[SummaryRow], last: Sequence[Column], best: Sequence[Column], left_out: int) -> Table:
-    seeds = max((len(row.seeds) for row in rows), default=0)
-    notes = [f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"]
+    notes = [_seeds(rows)]
     notes.append("* significantly better than every other")
     kinds = {row.evaluated_on for row in rows}
     validated = kinds == {"validation"}
@@ -76,6 +75,22 @@ def _table(rows: Sequence[SummaryRow], last: Sequence[Column], best: Sequence[Co
             cells.append(Text(f"{text} *" if cell.best else text, style="bold" if cell.best else ""))
         table.add_row(row.label, *cells)
     return table
+
+
+def _seeds(rows: Sequence[SummaryRow]) -> str:
+    """How many seeds the numbers are means over; methods that differ in that are named."""
+    counts: dict[int, list[str]] = {}
+    for row in rows:
+        counts.setdefault(len(row.seeds), []).append(row.label)
+    most = max(counts, default=0)
+    if len(counts) <= 1:
+        return f"mean ± standard deviation over {most} seeds" if most > 1 else "one seed"
+    fewer = [
+        f"{', '.join(labels)}: {count} {'seed' if count == 1 else 'seeds'}"
+        for count, labels in sorted(counts.items())
+        if count != most
+    ]
+    return f"mean ± standard deviation over {most} seeds, but {'; '.join(fewer)}"
 
 
 def split_table(search: SplitSearch) -> Table:

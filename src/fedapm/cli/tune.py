@@ -20,6 +20,7 @@ from fedapm.cli.options import (
     Methods,
     Out,
     TextEncoder,
+    assignments,
     common,
     console,
     layers,
@@ -27,7 +28,6 @@ from fedapm.cli.options import (
     numbers,
     print_line,
 )  # fmt: skip
-from fedapm.experiments.settings import parse_assignment
 
 app = typer.Typer()
 
@@ -79,7 +79,7 @@ def tune(
         trials, rounds, tuple(numbers(seeds)), space, tuple(search or ()), sampler, pruner, metric, select
     )
     from_options = common(data, data_root, image_encoder, text_encoder, None, engine, None, device)
-    assigned = compare.overlay(*map(parse_assignment, assign or []))
+    assigned = compare.overlay(*assignments(assign))
     settings = [*layers(config, None, from_options), assigned]
     with recorded(out, report=None):
         tuned = tuning.tune(names(methods), out, *settings, options=options, workers=workers)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedapm.core.grouping import held_out_positions
 from fedapm.errors import FedapmError
 
 
@@ -17,9 +20,13 @@ class Samples:
 
     inputs: tuple[Tensor, ...]
     targets: Tensor
+    groups: Tensor | None = None
+    """The recording each sample is a part of, as a number; a split never has one on both sides."""
+    times: Tensor | None = None
+    """When each sample was taken; a split holds out the latest."""
 
     def __post_init__(self) -> None:
-        sizes = {len(t) for t in (*self.inputs, self.targets)}
+        sizes = {len(t) for t in (*self.inputs, self.targets, self.groups, self.times) if t is not None}
         if len(sizes) != 1:
             raise FedapmError(f"inputs and targets must have equal lengths, not {sorted(sizes)}.")
 
@@ -27,7 +34,22 @@ class Samples:
         return len(self.targets)
 
     def __getitem__(self, index: Tensor | slice) -> Samples:
-        return Samples(tuple(t[index] for t in self.inputs), self.targets[index])
+        inputs = tuple(t[index] for t in self.inputs)
+        if self.groups is None and self.times is None:
+            return Samples(inputs, self.targets[index])
+        groups, times = (t if t is None else t[index] for t in (self.groups, self.times))
+        return Samples(inputs, self.targets[index], groups, times)
+
+    @property
+    def belong_together(self) -> bool:
+        """Whether a split has to keep samples together."""
+        return self.groups is not None or self.times is not None
+
+    def held_out(self, fraction: float, stream: np.random.Generator) -> np.ndarray[Any, Any]:
+        """The positions to hold out of samples that belong together; see :func:`held_out_positions`."""
+        groups, times = (None if t is None else t.cpu().numpy() for t in (self.groups, self.times))
+        labels = self.targets.cpu().numpy() if self.classified and self.targets.dim() == 1 else None
+        return held_out_positions(groups, times, labels, fraction, stream)
 
     @property
     def classified(self) -> bool:
@@ -36,7 +58,8 @@ class Samples:
 
     def to(self, device: torch.device) -> Samples:
         """The same samples on a device."""
-        return Samples(tuple(t.to(device) for t in self.inputs), self.targets.to(device))
+        groups, times = (t if t is None else t.to(device) for t in (self.groups, self.times))
+        return Samples(tuple(t.to(device) for t in self.inputs), self.targets.to(device), groups, times)
 
     def batches(self, size: int) -> Iterator[Samples]:
         """The samples in order, in batches."""

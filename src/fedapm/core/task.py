@@ -237,6 +237,9 @@ class LocalTask:
         share, count = self.solver.validation_v or 0.0, len(self.train)
         if count < 2 or not self.solver.stops_early(names, self.network.split.personal):
             return None
+        if self.train.belong_together:
+            draws = random.numpy_generator(self.seed, "validation of the personal phase", self.client)
+            return torch.as_tensor(self.train.held_out(share, draws)).to(self.train.targets.device)
         stream = random.torch_generator(self.seed, "validation of the personal phase", self.client)
         judges = min(max(round(share * count), 1), count - 1)
         return torch.randperm(count, generator=stream)[:judges].sort().values.to(self.train.targets.device)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from fedapm.core.random import numpy_generator
 from fedapm.core.samples import Samples
+from fedapm.data import readers
+from fedapm.data.arrays import Arrays, Label, LabelCode, as_samples, find_label_code
 from fedapm.data.partition import Partitioner
 from fedapm.data.partition import by_id as partition_by_id
+from fedapm.data.splitting import limited, split_samples, split_test
 from fedapm.errors import FedapmError, did_you_mean
-
-Arrays = Any
-"""An array, a tensor, or a tuple of them (one for each input of the network)."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class Federation:
         modalities: The names of the modalities, in the order of the inputs.
         validation: The share of the training data that is used for testing; 0 if the test data is used.
         unseen: Clients that do not take part in training and are scored at the end of a run; see :meth:`hold_out`.
+        labels: The label that each class had before it was numbered, where labels were not numbered from 0.
 
     Raises:
         FedapmError: There is no client, two have the same id, or one has no training data, negative classes, or NaN.
@@ -62,7 +62,9 @@ class Federation:
         modalities: Sequence[str] = (),
         validation: float = 0.0,
         unseen: Iterable[ClientData] = (),
+        labels: Sequence[Label] = (),
     ) -> None:
+        self.labels = tuple(labels)
         self.clients, self.unseen = list(clients), list(unseen)
         self.name = name
         self.class_names = tuple(class_names)
@@ -81,7 +83,9 @@ class Federation:
                 raise FedapmError(f"client {client.id} has no training data; leave it out or give it some.")
             if client.train.classified and int(client.train.targets.min()) < 0:
                 lowest = int(client.train.targets.min())
-                raise FedapmError(f"client {client.id} has the class {lowest}; classes are numbered from 0.")
+                raise FedapmError(
+                    f"client {client.id} has the class {lowest}; classes are numbered from 0, as in y - y.min()."
+                )
             for part, samples in (("training", client.train), ("test", client.test)):
                 for values in (*samples.inputs, samples.targets):
                     if values.is_floating_point() and not _all_finite(values):
@@ -178,10 +182,22 @@ class Federation:
 
         def converted(samples: Samples) -> Samples:
             inputs = (t.contiguous(memory_format=memory_format) if t.dim() == 4 else t for t in samples.inputs)
-            return Samples(tuple(inputs), samples.targets)
+            return replace(samples, inputs=tuple(inputs))
 
         clients = [ClientData(c.id, converted(c.train), converted(c.test)) for c in self.clients]
         return self._with(clients, self.validation)
+
+    def with_float_inputs(self) -> Federation:
+        """A copy whose whole-number inputs are floats."""
+
+        def converted(samples: Samples) -> Samples:
+            inputs = tuple(t if t.is_floating_point() else t.float() for t in samples.inputs)
+            return replace(samples, inputs=inputs)
+
+        def both(data: ClientData) -> ClientData:
+            return ClientData(data.id, converted(data.train), converted(data.test))
+
+        return self._with([both(c) for c in self.clients], self.validation, [both(c) for c in self.unseen])
 
     def limited(self, train: int | None, test: int | None, seed: int) -> Federation:
         """A copy in which clients have fewer samples; the others are left aside.
@@ -197,8 +213,8 @@ class Federation:
         clients = [
             ClientData(
                 c.id,
-                _limited(c.train, train, numpy_generator(seed, "train limit", position)),
-                _limited(c.test, test, numpy_generator(seed, "test limit", position)),
+                limited(c.train, train, numpy_generator(seed, "train limit", position)),
+                limited(c.test, test, numpy_generator(seed, "test limit", position)),
             )
             for position, c in enumerate(self.clients)
         ]
@@ -214,8 +230,8 @@ class Federation:
 
         def parted(data: ClientData, *key: int | str) -> ClientData:
             _check_enough(data.id, len(data.train))
-            train, held_out = split_samples(data.train, fraction, numpy_generator(seed, "validation split", *key))
-            return ClientData(data.id, train, held_out)
+            stream = numpy_generator(seed, "validation split", *key)
+            return ClientData(data.id, *_split(data.id, data.train, fraction, stream))
 
         clients = [parted(data, position) for position, data in enumerate(self.clients)]
         unseen = [parted(data, "unseen", data.id) for data in self.unseen]
@@ -254,6 +270,7 @@ class Federation:
             modalities=self.modalities,
             validation=validation,
             unseen=self.unseen if unseen is None else unseen,
+            labels=self.labels,
         )
 
     def _blanked(self, samples: Samples, removed: Sequence[str]) -> Samples:
@@ -262,7 +279,7 @@ class Federation:
             column = self.modalities.index(modality)
             for k in (column, len(self.modalities) + column):
                 inputs[k] = torch.zeros_like(inputs[k])
-        return Samples(tuple(inputs), samples.targets)
+        return replace(samples, inputs=tuple(inputs))
 
     def position(self, client: int | str) -> int:
         """The position of a client, given its id or its position."""
@@ -275,6 +292,10 @@ class Federation:
         y: Any,
         clients: Sequence[Any] | np.ndarray[Any, Any] | Partitioner,
         *,
+        groups: Any = None,
+        time: Any = None,
+        test: Any = None,
+        class_names: Sequence[str] = (),
         test_fraction: float = 0.2,
         seed: int = 0,
         name: str = "own data",
@@ -283,13 +304,19 @@ class Federation:
 
         Args:
             x: The inputs: an array, or a tuple of arrays for a network with several inputs.
-            y: The targets: whole numbers from 0 for classes, floats for regression.
+            y: The targets: classes as whole numbers or text, or quantities as floats. Text, and whole numbers that
+                begin at 1 or above, are numbered in sorted order; their names are kept.
             clients: The client id of each sample, or a partitioner that assigns samples to clients.
+            groups: The recording that each sample is a part of; no split has one on both sides.
+            time: When each sample was taken; splits hold out the latest ones.
+            test: Which samples are for testing, as true and false; if None, they are split off each client's data.
+            class_names: The names of the classes, in order; whole-number labels are then positions in it.
             test_fraction: The share of each client's samples that is held out for testing, stratified by class.
             seed: Fixes the partition and the test split.
             name: The name of the data, for reports.
         """
-        samples = _samples(x, y)
+        code = find_label_code([y], class_names)
+        samples = as_samples(x, y, code, groups, time)
         labels = samples.targets.numpy()
         if isinstance(clients, Partitioner):
             parts = {str(k): p for k, p in enumerate(clients(labels, numpy_generator(seed, "partition")))}
@@ -297,7 +324,12 @@ class Federation:
             parts = partition_by_id(clients)
             if (count := sum(map(len, parts.values()))) != len(samples):
                 raise FedapmError(f"there are {len(samples)} samples but {count} client ids.")
-        return cls(_clients(samples, parts, test_fraction, seed), name)
+        return cls(
+            _clients(samples, parts, test_fraction, seed, None if test is None else _flags(test, len(samples))),
+            name,
+            class_names=_names(class_names, code),
+            labels=code.values if code is not None else (),
+        )
 
     @classmethod
     def from_parts(
@@ -306,33 +338,45 @@ class Federation:
         y: Any,
         parts: Mapping[str, np.ndarray[Any, Any]],
         *,
+        groups: Any = None,
+        time: Any = None,
+        test: Any = None,
         test_fraction: float = 0.2,
         seed: int = 0,
         name: str = "own data",
         class_names: Sequence[str] = (),
+        labels: Sequence[Label] = (),
         modalities: Sequence[str] = (),
     ) -> Federation:
         """Build a federation from one data set and the positions of each client's samples.
 
         Args:
             x: The inputs, as in :meth:`from_arrays`.
-            y: The targets, as in :meth:`from_arrays`.
+            y: The targets: classes numbered from 0, or floats.
             parts: The positions of each client's samples, by id.
+            groups: As in :meth:`from_arrays`.
+            time: As in :meth:`from_arrays`.
+            test: As in :meth:`from_arrays`.
             test_fraction: The share of each client's samples that is held out for testing, stratified by class.
             seed: Fixes the test split.
             name: The name of the data, for reports.
             class_names: The names of the classes, in order.
+            labels: The label that each class had before it was numbered, if it was.
             modalities: The names of the modalities, in the order of the inputs.
         """
-        clients = _clients(_samples(x, y), parts, test_fraction, seed)
-        return cls(clients, name, class_names=class_names, modalities=modalities)
+        samples = as_samples(x, y, None, groups, time)
+        clients = _clients(samples, parts, test_fraction, seed, None if test is None else _flags(test, len(samples)))
+        return cls(clients, name, class_names=class_names, modalities=modalities, labels=labels)
 
     @classmethod
     def from_clients(
         cls,
-        clients: Mapping[Any, tuple[Arrays, Any]] | Sequence[tuple[Arrays, Any]],
+        clients: Mapping[Any, Any] | Sequence[Any],
         *,
-        test: Mapping[Any, tuple[Arrays, Any]] | Sequence[tuple[Arrays, Any]] | None = None,
+        test: Mapping[Any, Any] | Sequence[Any] | None = None,
+        class_names: Sequence[str] = (),
+        labels: Sequence[Label] = (),
+        numbered: bool = False,
         test_fraction: float = 0.2,
         seed: int = 0,
         name: str = "own data",
@@ -340,8 +384,12 @@ class Federation:
         """Build a federation from data that is already divided by client.
 
         Args:
-            clients: ``(x, y)`` of each client, by id or in a list.
+            clients: ``(x, y)`` of each client, by id or in a list; or a dictionary with ``x``, ``y`` and, if wanted,
+                ``groups`` and ``time``, as in :meth:`from_arrays`.
             test: The test data of each client; if None, it is split off the clients' data.
+            class_names: The names of the classes, in order; whole-number labels are then positions in it.
+            labels: The label of each class, in order, where labels are numbered in another way than from 0.
+            numbered: Whether whole-number labels are classes already, though none of these clients may have class 0.
             test_fraction: The share that is held out for testing if ``test`` is None.
             seed: Fixes the test split.
             name: The name of the data, for reports.
@@ -352,41 +400,153 @@ class Federation:
                 raise FedapmError(
                     f"client {client} has test data but no training data; {did_you_mean(client, train_of)}"
                 )
+        everything = [_columns(data, client) for part in (train_of, test_of or {}) for client, data in part.items()]
+        targets = [columns["y"] for columns in everything]
+        code = LabelCode(tuple(labels)) if labels else find_label_code(targets, class_names, numbered=numbered)
         members = []
-        for position, (client, (x, y)) in enumerate(train_of.items()):
-            samples = _samples(x, y)
+        for position, (client, data) in enumerate(train_of.items()):
+            samples = _client_samples(data, client, code)
             if test_of is not None:
                 if client not in test_of:
                     raise FedapmError(f"client {client} has training data but no test data.")
-                members.append(ClientData(client, samples, _same_kind(_samples(*test_of[client]), samples, client)))
+                held_out = _client_samples(test_of[client], client, code)
+                members.append(ClientData(client, samples, _same_kind(held_out, samples, client)))
                 continue
             if len(samples):
                 _check_enough(client, len(samples))
-            index = np.arange(len(samples))
             stream = numpy_generator(seed, "test split", position)
-            train, held_out = split_test(index, samples.targets.numpy(), samples.classified, test_fraction, stream)
-            members.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(held_out)]))
-        return cls(members, name)
+            members.append(ClientData(client, *_split(client, samples, test_fraction, stream)))
+        names = _names(class_names, code)
+        return cls(members, name, class_names=names, labels=code.values if code is not None else ())
 
     @classmethod
     def from_datasets(
         cls,
-        clients: Mapping[Any, Dataset[Any]] | Sequence[Dataset[Any]],
+        clients: Mapping[Any, Any] | Sequence[Any],
         *,
+        test: Mapping[Any, Any] | Sequence[Any] | None = None,
+        class_names: Sequence[str] = (),
+        x: str | Sequence[str] | None = None,
+        y: str | None = None,
         test_fraction: float = 0.2,
         seed: int = 0,
         name: str = "own data",
     ) -> Federation:
-        """Build a federation from torch datasets, which are read into memory.
+        """Build a federation from one dataset for each client; each is read once, into memory.
 
         Args:
-            clients: The dataset of each client, by id or in a list; it yields ``(x, y)`` or ``(x1, x2, …, y)``.
+            clients: The dataset of each client, by id or in a list: a torch ``Dataset``, ``Subset`` or ``DataLoader``
+                that yields ``(x, y)`` or ``(x1, x2, …, y)``, or a dataset of the package ``datasets``, such as a
+                partition of flwr-datasets. Also a partitioner or a federated dataset of flwr-datasets, whose
+                partitions are the clients.
+            test: The test datasets; if None, test data is split off.
+            class_names: The names of the classes, in order.
+            x: The input columns of datasets with named columns; all but the label if None.
+            y: Their label column; ``label`` or ``labels`` if None.
             test_fraction: The share of each client's samples that is held out for testing, stratified by class.
             seed: Fixes the test split.
             name: The name of the data, for reports.
         """
-        read = {client: _read(dataset, client) for client, dataset in _named(clients).items()}
-        return cls.from_clients(read, test_fraction=test_fraction, seed=seed, name=name)
+        named, tests = (None if part is None else _named(readers.partitions(part)) for part in (clients, test))
+        assert named is not None
+        first = next(iter(named.values()), None)
+        class_names = class_names or readers.class_names(first, y)
+        read = {client: readers.read_dataset(dataset, client, x, y) for client, dataset in named.items()}
+        held_out = None
+        if tests is not None:
+            held_out = {client: readers.read_dataset(dataset, client, x, y) for client, dataset in tests.items()}
+        return cls.from_clients(
+            read, test=held_out, class_names=class_names, test_fraction=test_fraction, seed=seed, name=name
+        )
+
+    @classmethod
+    def from_dataframe(
+        cls,
+        frame: Any,
+        *,
+        client: str = "client",
+        y: str = "y",
+        x: str | Sequence[str] | None = None,
+        group: str | None = None,
+        time: str | None = None,
+        test: str | None = None,
+        class_names: Sequence[str] = (),
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        name: str = "own data",
+    ) -> Federation:
+        """Build a federation from a pandas DataFrame with one row a sample.
+
+        Args:
+            frame: The table.
+            client: The column with the client's id.
+            y: The column with the label.
+            x: The input columns, numbers or lists of numbers; all other columns if None.
+            group: The column with the recording of a row, which no split has on both sides.
+            time: The column with the time of a row; splits hold out the latest.
+            test: The column that says whether a row is for testing.
+            class_names: As in :meth:`from_arrays`.
+            test_fraction: As in :meth:`from_arrays`.
+            seed: As in :meth:`from_arrays`.
+            name: The name of the data, for reports.
+        """
+        columns = {"client": client, "y": y, "group": group, "time": time, "test": test}
+        found = readers.read_frame(frame, {k: v for k, v in columns.items() if v is not None}, x)
+        return cls.from_arrays(
+            found["x"],
+            found["y"],
+            found["client"],
+            groups=found.get("group"),
+            time=found.get("time"),
+            test=found.get("test"),
+            class_names=class_names,
+            test_fraction=test_fraction,
+            seed=seed,
+            name=name,
+        )
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        client: str | None = None,
+        *,
+        clients: Any = None,
+        x: str | Sequence[str] | None = None,
+        y: str | None = None,
+        class_names: Sequence[str] = (),
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        name: str = "own data",
+    ) -> Federation:
+        """Build a federation from one dataset of all clients, read once into memory.
+
+        Args:
+            dataset: A dataset of the package ``datasets``, or a torch ``Dataset``, ``Subset`` or ``DataLoader``.
+            client: The column with the client's id, where columns have names.
+            clients: The client id of each sample, or a partitioner, in place of a column.
+            x: The input columns, where columns have names; all others if None.
+            y: The label column, where columns have names; ``label`` or ``labels`` if None.
+            class_names: As in :meth:`from_arrays`.
+            test_fraction: As in :meth:`from_arrays`.
+            seed: As in :meth:`from_arrays`.
+            name: The name of the data, for reports.
+        """
+        if (client is None) == (clients is None):
+            raise FedapmError("say who has which sample: client='column' for named columns, or clients=ids.")
+        ids = readers.column(dataset, client) if client is not None else clients
+        inputs, targets = readers.read_dataset(
+            dataset, "of all clients", x, y, also=() if client is None else (client,)
+        )
+        return cls.from_arrays(
+            inputs,
+            targets,
+            ids,
+            class_names=class_names or readers.class_names(dataset, y),
+            test_fraction=test_fraction,
+            seed=seed,
+            name=name,
+        )
 
 
 def client_position(ids: Sequence[str], client: int | str) -> int:
@@ -398,77 +558,77 @@ def client_position(ids: Sequence[str], client: int | str) -> int:
     raise FedapmError(f"there is no client {client!r}; the ids are {', '.join(ids[:8])}{', …' * (len(ids) > 8)}.")
 
 
-def split_test(
-    index: np.ndarray[Any, Any],
-    labels: np.ndarray[Any, Any],
-    stratify: bool,
-    fraction: float,
-    stream: np.random.Generator,
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Split a client's samples into training and test, with at least one sample in each.
-
-    Args:
-        index: The positions of the client's samples.
-        labels: The class of each sample of the data set.
-        stratify: Whether the same fraction of each class goes to test, as nearly as whole samples allow.
-        fraction: The share of samples for testing.
-        stream: The source of randomness.
-
-    Returns:
-        The sorted positions of the training samples, and of the test samples.
-    """
-    if not 0 < fraction < 1:
-        raise FedapmError(f"the test fraction must be between 0 and 1, not {fraction}.")
-    count = min(max(round(fraction * len(index)), 1), len(index) - 1)
-    shuffled = _random_order(index, labels, stratify, stream)
-    return np.sort(shuffled[count:]), np.sort(shuffled[:count])
-
-
-def _random_order(
-    index: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], stratify: bool, stream: np.random.Generator
-) -> np.ndarray[Any, Any]:
-    """Samples in random order; stratified, the first ones have the classes in the proportions of all."""
-    shuffled = stream.permutation(index)
-    if not stratify:
-        return shuffled
-    # by the rank of each sample within its class, as a share of the class
-    share = np.empty(len(shuffled))
-    for value in np.unique(labels[shuffled]):
-        members = np.flatnonzero(labels[shuffled] == value)
-        share[members] = (np.arange(len(members)) + 0.5) / len(members)
-    return shuffled[np.argsort(share, kind="stable")]
-
-
-def _limited(samples: Samples, limit: int | None, stream: np.random.Generator) -> Samples:
-    if limit is None or len(samples) <= limit:
-        return samples
-    order = _random_order(np.arange(len(samples)), samples.targets.numpy(), samples.classified, stream)
-    return samples[torch.as_tensor(np.sort(order[:limit]))]
-
-
-def split_samples(samples: Samples, fraction: float, stream: np.random.Generator) -> tuple[Samples, Samples]:
-    """Hold a share of some samples out, stratified by class: the samples that stay, and those held out."""
-    index, labels = np.arange(len(samples)), samples.targets.numpy()
-    kept, held_out = split_test(index, labels, samples.classified, fraction, stream)
-    return samples[torch.as_tensor(kept)], samples[torch.as_tensor(held_out)]
-
-
 def _all_finite(values: Tensor) -> bool:
     # a finite sum has finite terms and is much faster to check; a sum of large finite terms may still overflow
     return bool(torch.isfinite(values.sum(dtype=torch.float32))) or bool(torch.isfinite(values).all())
 
 
 def _clients(
-    samples: Samples, parts: Mapping[str, np.ndarray[Any, Any]], test_fraction: float, seed: int
+    samples: Samples,
+    parts: Mapping[str, np.ndarray[Any, Any]],
+    test_fraction: float,
+    seed: int,
+    test: np.ndarray[Any, Any] | None,
 ) -> list[ClientData]:
     labels = samples.targets.numpy()
     clients = []
     for position, (client, index) in enumerate(parts.items()):
+        if test is not None:
+            train, held_out = index[~test[index]], index[test[index]]
+            clients.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(held_out)]))
+            continue
         _check_enough(client, len(index))
         stream = numpy_generator(seed, "test split", position)
-        train, test = split_test(index, labels, samples.classified, test_fraction, stream)
-        clients.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(test)]))
+        if samples.belong_together:
+            clients.append(ClientData(client, *_split(client, samples[torch.as_tensor(index)], test_fraction, stream)))
+            continue
+        train, held_out = split_test(index, labels, samples.classified, test_fraction, stream)
+        clients.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(held_out)]))
     return clients
+
+
+def _split(client: str, samples: Samples, fraction: float, stream: np.random.Generator) -> tuple[Samples, Samples]:
+    try:
+        return split_samples(samples, fraction, stream)
+    except FedapmError as error:
+        if not samples.belong_together:
+            raise
+        reason = str(error).rstrip(".")
+        raise FedapmError(f"client {client}: {reason}; give it more, or leave it out.") from None
+
+
+def _flags(test: Any, count: int) -> np.ndarray[Any, Any]:
+    flags = np.asarray(test)
+    if flags.shape != (count,) or not np.isin(flags, (0, 1)).all():
+        raise FedapmError(f"test says for each of the {count} samples whether it is for testing: true or false.")
+    return flags.astype(bool)
+
+
+def _names(class_names: Sequence[str], code: LabelCode | None) -> Sequence[str]:
+    return tuple(class_names) or (code.names if code is not None else ())
+
+
+def _columns(data: Any, client: str) -> dict[str, Any]:
+    """A client's arrays by name, whether they are given as a pair or a dictionary."""
+    if isinstance(data, Mapping):
+        known = ("x", "y", "groups", "time")
+        for key in data:
+            if key not in known:
+                raise FedapmError(f"client {client}: unknown array {key!r}; {did_you_mean(str(key), known)}")
+        if missing := [key for key in ("x", "y") if key not in data]:
+            raise FedapmError(f"client {client} lacks the array {missing[0]!r}; it has {', '.join(map(str, data))}.")
+        return dict(data)
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        return {"x": data[0], "y": data[1]}
+    raise FedapmError(f"the data of client {client} should be a pair (x, y) of arrays, not {type(data).__name__}.")
+
+
+def _client_samples(data: Any, client: str, code: LabelCode | None) -> Samples:
+    columns = _columns(data, client)
+    try:
+        return as_samples(columns["x"], columns["y"], code, columns.get("groups"), columns.get("time"))
+    except FedapmError as error:
+        raise FedapmError(f"client {client}: {error}") from None
 
 
 def _named(clients: Mapping[Any, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -494,63 +654,5 @@ def _same_kind(test: Samples, train: Samples, client: str) -> Samples:
     if test.classified == train.classified:
         return test
     if len(test) == 0:
-        return Samples(test.inputs, test.targets.to(train.targets.dtype))
+        return replace(test, targets=test.targets.to(train.targets.dtype))
     raise FedapmError(f"client {client}: of training and test targets one has classes (integers), the other floats.")
-
-
-def as_inputs(x: Arrays) -> tuple[Tensor, ...]:
-    """Convert arrays to what a network is called with; float64 arrays become float32."""
-    return tuple(_tensor(part) for part in (x if isinstance(x, tuple) else (x,)))
-
-
-def _tensor(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        if values.layout != torch.strided or values.is_quantized or values.is_meta:
-            raise FedapmError("data must be plain tensors, not sparse, quantized or empty of data; convert it first.")
-        tensor = values.detach().cpu()
-    else:
-        array = _array(values)
-        tensor = torch.as_tensor(array if array.flags.writeable else array.copy())
-    if not tensor.ndim:
-        raise FedapmError("data must be arrays with one row a sample, not a single number.")
-    # float64 is numpy's default and rarely intended, while a double tensor is
-    return tensor.float() if tensor.dtype == torch.float64 and not isinstance(values, Tensor) else tensor
-
-
-def _array(values: Any) -> np.ndarray[Any, Any]:
-    """An array of numbers as torch takes it, in the machine's own order of bytes."""
-    if np.ma.is_masked(values):
-        raise FedapmError("data must be whole, but an array has masked values; fill them or leave those samples out.")
-    try:
-        array = np.ascontiguousarray(values) if np.ndim(values) else np.asarray(values)
-    except ValueError:
-        raise FedapmError("data must be an array, but its rows differ in length; pad them to one length.") from None
-    if array.dtype.kind not in "biuf":
-        raise FedapmError(f"data must be numbers, but an array has the type {array.dtype}; convert it first.")
-    if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
-        # half precision is for storage, and torch has nothing longer than double
-        return array.astype(np.float32 if array.dtype.itemsize < 4 else np.float64)
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        # torch can hold these but hardly compute with them
-        return array.astype(np.int64)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _samples(x: Arrays, y: Any) -> Samples:
-    targets = _tensor(y)
-    return Samples(as_inputs(x), targets if targets.is_floating_point() else targets.long())
-
-
-def _read(dataset: Dataset[Any], client: str) -> tuple[tuple[Tensor, ...], Tensor]:
-    if not isinstance(dataset, Sized):
-        raise FedapmError(f"client {client}: its dataset has no length; give one that can be indexed.")
-    rows = [dataset[k] for k in range(len(dataset))]
-    if not rows:
-        raise FedapmError(f"client {client} has no training data; leave it out or give it some.")
-    if not isinstance(rows[0], (tuple, list)) or len(rows[0]) < 2:
-        raise FedapmError(f"client {client}: its dataset should yield (x, y) pairs.")
-    columns = [
-        torch.stack([row[k] for row in rows]) if isinstance(rows[0][k], Tensor) else _tensor([row[k] for row in rows])
-        for k in range(len(rows[0]))
-    ]
-    return tuple(columns[:-1]), columns[-1]

@@ -31,7 +31,7 @@ def read_npz(path: Path) -> tuple[Any, ...]:
         if name not in arrays:
             raise FedapmError(f"{path} lacks the array {name!r}; it holds {', '.join(arrays) or 'nothing'}.")
         shape, labels = arrays[name].shape, name.startswith("y") and arrays[name].dtype.kind in "biu"
-        if not shape or (labels and len(shape) > 1):
+        if not shape or (labels and len(shape) > 1 and shape[1:] != (1,)):
             needed = "one whole number per sample" if labels else "one row per sample"
             raise FedapmError(f"{path}: the array {name!r} has shape {shape}; it should hold {needed}.")
     if "x_test" in names and arrays["x"].shape[1:] != arrays["x_test"].shape[1:]:

@@ -248,6 +248,8 @@ def by_id(ids: Sequence[Any] | Array) -> dict[str, Array]:
     column = np.asarray(ids)
     if column.ndim != 1:
         raise FedapmError(f"the client ids must have one dimension, not {column.ndim}.")
+    if column.dtype.kind == "f" and np.isnan(column).any():
+        raise FedapmError(f"{int(np.isnan(column).sum())} client ids are missing (NaN); give every sample an id.")
     try:
         values, inverse = np.unique(column, return_inverse=True)
     except TypeError:

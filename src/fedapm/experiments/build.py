@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from fedapm import models
 from fedapm.core.metrics import Metric
 from fedapm.core.network import Loss
 from fedapm.core.random import numpy_generator
+from fedapm.core.split import SplitRule
 from fedapm.data import (
     IID,
     Dirichlet,
@@ -24,12 +27,15 @@ from fedapm.data import (
     data_set,
 )
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.experiments.settings import DataSettings, EngineSettings, Experiment, merged
+from fedapm.experiments.own import DEFAULTS, checked_digest, own_federation, own_file, own_name, own_network
+from fedapm.experiments.settings import OWN_KEYS, DataSettings, EngineSettings, Experiment, Tables, merged
 from fedapm.simulation.loop import Schedule
+from fedapm.simulation.preflight import check_clients
 from fedapm.simulation.problem import Model, Problem, Weighting
 from fedapm.simulation.sampling import Sampling
 from fedapm.simulation.spec import RunSpec
 
+logger = logging.getLogger(__name__)
 ROOT_VARIABLE = "FEDAPM_DATA_ROOT"
 DEFAULT_ROOT = Path("data")
 CLIENTS = 20
@@ -37,24 +43,44 @@ NETWORK_TABLE = "flower"
 """The table of an experiment file that only a federation on a network reads; a simulation passes over it."""
 
 
-def resolve(*layers: Mapping[str, Any]) -> Experiment:
-    """Lay settings over the data set's own defaults, later layers winning, and check them."""
+def resolve(*layers: Mapping[str, Any], given: bool = False) -> Experiment:
+    """Lay settings over the data set's own defaults, later layers winning, and check them.
+
+    Args:
+        layers: Tables of settings.
+        given: Whether clients and network are given in Python, so that no data set's defaults apply.
+    """
     tables = merged(*layers)
     tables.pop(NETWORK_TABLE, None)
+    if given:
+        return Experiment.from_tables(tables)
     table = tables.get("data", {})
     table = table if isinstance(table, Mapping) else {}
+    if any(table.get(key) is not None for key in OWN_KEYS):
+        return _resolve_own(tables)
     name, features = table.get("name", DataSettings.name), table.get("features")
     defaults = merged({"model": {}}, data_set(str(name), None if features is None else str(features)).defaults)
     model = tables.get("model", {})
     own = defaults["model"].get("name")
     model = model if isinstance(model, Mapping) else {}
-    another = model.get("name", own) != own
+    if model.get("factory") is not None:
+        own = defaults["model"].pop("name", None)
+    another = model.get("name", own) != own or model.get("factory") is not None
     if another or {"preset", "personal", "shared", "split"} & model.keys():
         # a user who says what is personal, or takes another network, does not mean the data set's own preset
         defaults["model"].pop("preset", None)
     if another:
         defaults["model"].pop("options", None)
     return Experiment.from_tables(merged(defaults, tables))
+
+
+def _resolve_own(tables: Tables) -> Experiment:
+    """Settings of data of the user's own, which has a name and a digest from here on."""
+    named = {**tables, "data": {"name": own_name(tables["data"]), **tables["data"]}}
+    experiment = Experiment.from_tables(merged(DEFAULTS, named))
+    if experiment.data.file is None:
+        return experiment
+    return replace(experiment, data=replace(experiment.data, digest=checked_digest(experiment.data)))
 
 
 def source(data: DataSettings) -> Source:
@@ -78,12 +104,32 @@ def data_root(root: str | None) -> Path | None:
 
 def federation(data: DataSettings) -> Federation:
     """The clients and their data."""
-    known = data_set(data.name, data.features)
-    clients = known.federation(source(data), rule(data), test_fraction=data.test_fraction, seed=data.seed)
-    clients = limited(clients, data)
+    clients = limited(_all_clients(data), data)
     clients = clients.without(lacking(clients, data)) if data.missing else clients
     clients = clients.for_validation(data.validation, data.seed) if data.validation else clients
     return clients.hold_out(data.unseen, data.seed) if data.unseen else clients
+
+
+def _all_clients(data: DataSettings) -> Federation:
+    if data.factory is not None:
+        made = own_federation(data)
+        assert isinstance(made, Federation)
+        return made
+    how: dict[str, Any] = {"test_fraction": data.test_fraction, "seed": data.seed}
+    if data.file is not None:
+        return own_file(data).federation(rule(data), name=data.name, samples=data.samples, **how)
+    return data_set(data.name, data.features).federation(source(data), rule(data), **how)
+
+
+def counted(data: DataSettings) -> Federation:
+    """All clients, with positions in the data as inputs where that saves reading it; for counting samples."""
+    how: dict[str, Any] = {"test_fraction": data.test_fraction, "seed": data.seed}
+    if data.factory is not None:
+        return _all_clients(data)
+    if data.file is not None:
+        samples = own_file(data).positions_as_inputs()
+        return samples.federation(rule(data), name=data.name, samples=data.samples, **how)
+    return data_set(data.name, data.features).index_federation(source(data), rule(data), **how)
 
 
 def limited(clients: Federation, data: DataSettings) -> Federation:
@@ -146,6 +192,13 @@ def schedule(engine: EngineSettings) -> Schedule:
     )
 
 
+def split_rule(experiment: Experiment) -> SplitRule:
+    """How the network is split; a method that takes no split needs none to be searched."""
+    if experiment.model.split is not None and not experiment.algorithm.takes_split():
+        return experiment.model.with_patterns().rule
+    return experiment.model.rule
+
+
 def problem(
     experiment: Experiment,
     clients: Federation,
@@ -158,7 +211,7 @@ def problem(
     return Problem(
         clients,
         model,
-        experiment.model.rule,
+        split_rule(experiment),
         adapt=experiment.algorithm.adapt,
         solver=experiment.solver,
         loss=loss,
@@ -188,6 +241,7 @@ def plan(
     clients = clients or federation(experiment.data)
     own = model or network(experiment, clients)
     run_problem = problem(experiment, clients, own, loss, experiment.engine.device, metrics)
+    check_clients(run_problem)
     if model is not None:
         settings["model"]["name"] = type(run_problem.network(0).module).__name__
     return RunSpec(
@@ -204,8 +258,30 @@ def plan(
     )
 
 
+def remark_on_split(spec: RunSpec) -> RunSpec:
+    """Say so where patterns leave nothing shared, or nothing personal, though the method would split the network."""
+    split, rule = spec.problem.network(0).split, spec.problem.rule
+    if spec.algorithm.takes_split() and (rule.personal or rule.shared or rule.preset):
+        if not split.shared:
+            logger.warning("nothing is shared: this is local training; make fewer parameters personal.")
+        elif not split.personal:
+            logger.warning("nothing is personal: all clients get one model; make some parameters personal.")
+    return spec
+
+
 def network(experiment: Experiment, clients: Federation) -> Model:
     """The network that the settings name, made to measure for the clients' data."""
-    if experiment.model.name is None:
-        raise FedapmError(f"say which network to train on {experiment.data.name} (model.name).")
-    return models.factory(experiment.model.name, clients.classes, experiment.model.options, clients.shapes)
+    return named_network(experiment, clients.classes, clients.shapes)
+
+
+def named_network(experiment: Experiment, classes: int, shapes: Sequence[Sequence[int]]) -> Model:
+    """The network that the settings name, for so many classes and inputs of these shapes."""
+    model = experiment.model
+    if model.factory is not None:
+        return own_network(model, classes, shapes)
+    if model.name is None:
+        raise FedapmError(
+            f"say which network to train on {experiment.data.name}: model.name, such as mlp for rows of features (see: "
+            "fedapm list models), or model.factory for one of your own."
+        )
+    return models.factory(model.name, classes, model.options, shapes)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedapm.algorithms import METHODS, PRESETS, hyperparameters, method
-from fedapm.core.metrics import METRICS
+from fedapm.core.metrics import METRICS, Metric
+from fedapm.core.network import Loss
 from fedapm.core.solver import SGDConfig
+from fedapm.data import Federation
 from fedapm.errors import Diverged, FedapmError, did_you_mean
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
@@ -19,6 +21,7 @@ from fedapm.experiments.settings import Experiment, ModelSettings, Tables, valid
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.folder import is_done, locked
 from fedapm.runs.layout import COMPARE_INFO
+from fedapm.simulation.problem import Model
 from fedapm.simulation.spec import CallbackFactory, RunSpec
 
 logger = logging.getLogger(__name__)
@@ -31,10 +34,16 @@ def run_folder(out: Path, name: str, seed: int) -> Path:
     return out / name / f"seed-{seed}"
 
 
-def plans(methods: Sequence[str], seeds: Sequence[int], *layers: Mapping[str, Any]) -> list[Experiment]:
+def plans(
+    methods: Sequence[str], seeds: Sequence[int], *layers: Mapping[str, Any], given: bool = False
+) -> list[Experiment]:
     """Every run of a comparison, checked before the first one starts.
 
-    Later layers win. Within one of them a method's own tables win over the tables for all.
+    Args:
+        methods: The methods' names.
+        seeds: The seeds of each method.
+        layers: Settings. Later layers win; within one of them a method's own tables win over the tables for all.
+        given: Whether clients and network are given in Python, so that no data set's defaults apply.
     """
     named: tuple[tuple[Sequence[Any], str], ...] = ((methods, "method"), (seeds, "seed"))
     for items, what in named:
@@ -44,7 +53,9 @@ def plans(methods: Sequence[str], seeds: Sequence[int], *layers: Mapping[str, An
             raise FedapmError(f"a {what} is named twice in the comparison.")
     _check(methods, layers)
     return [
-        build.resolve(*method_layers(name, layers), {"engine": {"seed": seed}}) for name in methods for seed in seeds
+        build.resolve(*method_layers(name, layers), {"engine": {"seed": seed}}, given=given)
+        for name in methods
+        for seed in seeds
     ]
 
 
@@ -160,15 +171,34 @@ def run_all(
     progress: bool = True,
     callbacks: Sequence[CallbackFactory] = (),
     about: About | None = None,
+    clients: Federation | None = None,
+    model: Model | None = None,
+    loss: Loss | None = None,
+    metrics: Sequence[Metric] | None = None,
 ) -> list[Path]:
-    """Run what is not finished yet; a run that was cut off goes on where it stopped."""
+    """Run what is not finished yet; a run that was cut off goes on where it stopped.
+
+    Args:
+        experiments: The runs.
+        out: The folder of the comparison.
+        progress: Whether to show how far each run is.
+        callbacks: What makes further callbacks of each run.
+        about: What compare.json says.
+        clients: The clients, where they are not those that the settings name.
+        model: The network, where it is not the one that the settings name.
+        loss: As in :func:`fedapm.train`.
+        metrics: As in :func:`fedapm.experiments.build.plan`.
+
+    Returns:
+        The folder of each run.
+    """
     with locked(out):
         info = about.over(out) if about is not None else None
-        clients = build.federation(experiments[0].data)
+        clients = clients or build.federation(experiments[0].data)
         prepared: list[tuple[Path, RunSpec]] = []
         for settings in experiments:
             folder = run_folder(out, settings.algorithm.name, settings.engine.seed)
-            prepared.append((folder, build.plan(settings, clients)))
+            prepared.append((folder, build.plan(settings, clients, model, loss, metrics)))
         advice = "compare into another folder"
         done = [is_done(folder, plan.settings, advice, info=plan.identity()) for folder, plan in prepared]
         for (folder, plan), is_there in zip(prepared, done, strict=True):

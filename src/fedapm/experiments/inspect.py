@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedapm.data import Federation, data_set
+from fedapm.data import Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.settings import DataSettings
@@ -70,10 +70,9 @@ def inspect(data: DataSettings) -> Inspection:
     Args:
         data: The data set and its partition.
     """
-    federation = data_set(data.name, data.features).index_federation(
-        build.source(data), build.rule(data), test_fraction=data.test_fraction, seed=data.seed
-    )
-    federation = build.limited(federation, data)
+    federation = build.limited(build.counted(data), data)
+    if not federation.classes:
+        raise FedapmError(f"{federation.name} has quantities and no classes, so there is nothing to count by class.")
     classes = federation.class_names or tuple(map(str, range(federation.classes)))
     counts = np.stack(
         [
@@ -94,7 +93,7 @@ def inspect(data: DataSettings) -> Inspection:
         tuple(len(c.test) for c in federation.clients),
         counts,
         {modality: tuple(ids[k] for k in positions) for modality, positions in lacking.items()},
-        trained_elsewhere(federation),
+        trained_elsewhere(federation) if data.factory is None else (0,) * len(federation),
     )
 
 

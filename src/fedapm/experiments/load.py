@@ -18,6 +18,7 @@ from fedapm.data.federation import ClientData, Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.newcomer import TrainedRun
+from fedapm.experiments.own import own_network
 from fedapm.experiments.result import BaseResult
 from fedapm.experiments.settings import DataSettings, Experiment, ModelSettings, validated
 from fedapm.runs.export import find_model
@@ -71,6 +72,12 @@ class LoadedResult(BaseResult):
         """The names of the models that the method has for each client."""
         return [str(view) for view in self.info.get("views", ["model"])]
 
+    @property
+    def classes(self) -> dict[str, Any]:
+        """The names of the classes and the labels they had, as :meth:`fedapm.Federation.from_clients` takes them."""
+        names, labels = (self.info.get(key, ()) for key in ("class_names", "labels"))
+        return {"class_names": names, "labels": labels, "numbered": True}
+
     def report(self, path: str | Path) -> Path:
         """Write the report as one HTML file."""
         from fedapm.report import write_report
@@ -102,6 +109,12 @@ class LoadedResult(BaseResult):
         algorithm, seed = experiment.algorithm, self.run.seed
         return TrainedRun(algorithm, state.server, seed, state.round, problem_for, lambda: trained, known)
 
+    def _input_types(self) -> list[str]:
+        return [str(name) for name in self.info.get("input_types", ())]
+
+    def _classified(self) -> bool:
+        return bool(self.info.get("classes", 1))
+
     def _unseen(self) -> list[dict[str, Any]]:
         return unseen_clients(self.run)
 
@@ -113,7 +126,7 @@ class LoadedResult(BaseResult):
         seed, device = self.run.seed, torch.device("cpu")
         with random.seeded_globally(device, seed, "init"):
             module = make(self._client(position)).cpu()
-        table = {k: v for k, v in self.settings.get("model", {}).items() if k != "name"}
+        table = {k: v for k, v in self.settings.get("model", {}).items() if k not in ("name", "factory")}
         split = validated(ModelSettings, "model", table).rule.apply(module)
         table = self.settings.get("algorithm", {})
         if table.get("name") not in METHODS | PRESETS:
@@ -131,8 +144,8 @@ class LoadedResult(BaseResult):
 
     def _named_network(self) -> Model:
         table = self.settings.get("model", {})
-        name = str(table.get("name"))
-        if name not in models.MODELS:
+        name, own = str(table.get("name")), table.get("factory") is not None
+        if not own and name not in models.MODELS:
             label = self.info.get("model", name)
             raise FedapmError(
                 f"{self.folder} was trained with a network of your own ({label}); give it, as in "
@@ -144,6 +157,8 @@ class LoadedResult(BaseResult):
             # a folder of an earlier version: only the data itself knows
             federation = build.federation(validated(DataSettings, "data", self.settings.get("data", {})))
             classes, shapes = federation.classes, federation.shapes
+        if own:
+            return own_network(validated(ModelSettings, "model", table), classes, shapes)
         return models.factory(name, classes, table.get("options", {}), shapes)
 
     def _client(self, position: int) -> ClientData:

@@ -18,7 +18,8 @@ from fedapm.core.random import key, numpy_generator
 from fedapm.core.samples import Samples
 from fedapm.core.task import LocalTask
 from fedapm.core.vec import Vec
-from fedapm.data.federation import ClientData, Federation, split_samples
+from fedapm.data.federation import ClientData, Federation
+from fedapm.data.splitting import split_samples
 from fedapm.errors import FedapmError
 from fedapm.experiments.new_client import JudgedOn, NewClient, Options, StartedFrom
 from fedapm.simulation.engines.sequential import check_classes

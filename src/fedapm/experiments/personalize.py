@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any, overload
 
 from fedapm.core.network import Loss
-from fedapm.data.federation import Arrays, ClientData, Federation
-from fedapm.data.npz import read_npz
+from fedapm.data.arrays import Arrays
+from fedapm.data.federation import ClientData, Federation
+from fedapm.data.own import is_data_file, read_client
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import build
 from fedapm.experiments.load import LoadedResult, load
 from fedapm.experiments.new_client import NewClient, Options
 from fedapm.experiments.newcomer import personalize_client
 from fedapm.experiments.result import BaseResult
-from fedapm.experiments.settings import DataSettings, validated
+from fedapm.experiments.settings import DataSettings, in_folder, validated
 from fedapm.simulation.problem import Model
 
 NEW = "new"
@@ -94,7 +95,7 @@ def personalize(
     result = run if isinstance(run, BaseResult) else load(run, model)
     options = Options(epochs, patience, validation, samples, correct)
     trained = result.trained_run(loss)
-    clients = _clients(data)
+    clients = _clients(data, result)
     made = [personalize_client(trained, client, options) for client in clients]
     return made if isinstance(data, Federation | list) else made[0]
 
@@ -113,20 +114,26 @@ def new_clients(
     Args:
         run: The run.
         unseen: Those that the run held out.
-        name: A data set.
-        file: An .npz file with the arrays x and y, and x_test and y_test for a test set.
+        name: A data set, or a data file of the user's own with several clients.
+        file: One client's file with x and y, and x_test and y_test for a test set.
         clients: Which of them, by id; with a data set it must be said.
         root: The folder of the data set's files, if not the run's.
     """
     if sum([unseen, name is not None, file is not None]) != 1:
         raise FedapmError("say whom to personalise: --unseen, --data NAME --client ID or --file x.npz.")
     if file is not None:
-        return _clients(read_npz(file))
+        return _clients(read_client(file), run)
     table = run.settings.get("data", {})
     if unseen and not table.get("unseen"):
         raise FedapmError(f"{run.folder} held no clients out; run it with --set data.unseen=0.2.")
-    if name is not None and name != table.get("name"):
+    if name is not None and is_data_file(name):
+        table = build.resolve(in_folder({"data": {"file": name}}, Path.cwd())).tables()["data"]
+        names = run.info.get("class_names")
+        table |= {"class_names": names} if names and not run.info.get("labels") else {}
+    elif name is not None and name != table.get("name"):
         table = {"name": name} | build.resolve({"data": {"name": name}}).tables()["data"]
+    elif "partition" not in table:
+        raise FedapmError(f"{run.folder} was trained on a federation in Python; personalise in Python, or with --file.")
     if root is not None:
         table = {**table, "root": str(root)}
     federation = build.federation(validated(DataSettings, "data", table))
@@ -139,7 +146,7 @@ def new_clients(
     return [found[client] for client in clients] if clients else list(found.values())
 
 
-def _clients(data: Any) -> list[ClientData]:
+def _clients(data: Any, run: BaseResult) -> list[ClientData]:
     if isinstance(data, ClientData):
         return [data]
     if isinstance(data, Federation):
@@ -149,8 +156,8 @@ def _clients(data: Any) -> list[ClientData]:
     if not _is_pair(data):
         raise FedapmError(f"data is ClientData, a Federation or arrays (x, y), not {type(data).__name__}.")
     if _is_pair(data[0]) and _is_pair(data[1]):
-        return Federation.from_clients({NEW: data[0]}, test={NEW: data[1]}).clients
-    client = Federation.from_clients({NEW: data}, test={NEW: data})[0]
+        return Federation.from_clients({NEW: data[0]}, test={NEW: data[1]}, **run.classes).clients
+    client = Federation.from_clients({NEW: data}, test={NEW: data}, **run.classes)[0]
     return [ClientData(NEW, client.train, client.test[:0])]
 
 

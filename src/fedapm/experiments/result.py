@@ -19,7 +19,8 @@ from fedapm.core.network import Loss, Network
 from fedapm.core.record import RoundRecord
 from fedapm.core.samples import Samples
 from fedapm.core.split import Split
-from fedapm.data.federation import Arrays, Federation, as_inputs, client_position
+from fedapm.data.arrays import Arrays, as_inputs
+from fedapm.data.federation import Federation, client_position
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.newcomer import TrainedRun
 from fedapm.runs.files import write_atomic, write_json, write_tensors
@@ -36,6 +37,7 @@ from fedapm.theory.study import study
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 class BaseResult(ABC):
@@ -66,6 +68,11 @@ class BaseResult(ABC):
         Args:
             loss: The run's loss, where it is one of the user's own and the run was read from a folder.
         """
+
+    @property
+    @abstractmethod
+    def classes(self) -> dict[str, Any]:
+        """The names of the classes and the labels they had, as :meth:`fedapm.Federation.from_clients` takes them."""
 
     @abstractmethod
     def _unseen(self) -> list[dict[str, Any]]:
@@ -160,7 +167,7 @@ class BaseResult(ABC):
         Returns:
             The network's outputs on the CPU, one row a sample; ``.argmax(1)`` gives classes.
         """
-        module, inputs = self.model(client, view), as_inputs(x)
+        module, inputs = self.model(client, view), self._as_trained(as_inputs(x))
         samples = Samples(inputs, torch.zeros(len(inputs[0])))
         if not len(samples):
             raise FedapmError("there are no samples to predict.")
@@ -173,6 +180,53 @@ class BaseResult(ABC):
                 f"the network of client {client} cannot be called with inputs of shape {shapes} ({reason})."
             ) from error
 
+    def predict_proba(self, client: int | str, x: Arrays, view: str | None = None) -> Tensor:
+        """The probability of each class for some samples.
+
+        Args:
+            client: The client's id, or its position where no id equals it.
+            x: As in :meth:`predict`.
+            view: Which model, where the method has several; the first if not given.
+
+        Returns:
+            One row a sample, one column a class. A network of one output for two classes is read as the logit of the
+            second.
+        """
+        outputs = self.predict(client, x, view)
+        if not self._classified():
+            raise FedapmError(f"{self._title()} learnt quantities, which have no probabilities; use predict.")
+        if outputs.dim() == 1 or outputs.shape[1] == 1:
+            second = outputs.reshape(len(outputs), -1)[:, 0].sigmoid()
+            return torch.stack([1 - second, second], 1)
+        return outputs.softmax(1)
+
+    def predict_labels(self, client: int | str, x: Arrays, view: str | None = None) -> list[Any]:
+        """The class of each sample, as the labels that were given for training.
+
+        Args:
+            client: The client's id, or its position where no id equals it.
+            x: As in :meth:`predict`.
+            view: Which model, where the method has several; the first if not given.
+        """
+        found = self.predict_proba(client, x, view).argmax(1).tolist()
+        values = self.classes["labels"] or self.classes["class_names"]
+        return [values[k] for k in found] if values else found
+
+    @abstractmethod
+    def _input_types(self) -> list[str]:
+        """The types of the inputs that the networks were trained with; empty where that is not known."""
+
+    @abstractmethod
+    def _classified(self) -> bool:
+        """Whether classes were learnt."""
+
+    def _as_trained(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Inputs in the types that the network was trained with."""
+        types = self._input_types()
+        if len(types) != len(inputs):
+            return inputs
+        return tuple(values.to(getattr(torch, name)) for values, name in zip(inputs, types, strict=True))
+
     def __repr__(self) -> str:
         done = self.records[-1]["round"] if self.records else 0
         text = f"{self._title()}, {len(self.clients)} clients, {done} rounds"
@@ -180,6 +234,28 @@ class BaseResult(ABC):
             name = next((name for name in ("accuracy", "test_loss", "train_loss") if name in scores), None)
             text += f", {name.replace('_', ' ')} {scores[name]['mean']:.4g}" if name is not None else ""
         return f"{type(self).__name__}({text})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: the last round's client means, and below them the first few clients."""
+        from fedapm.experiments.pictures import result_html
+
+        return result_html(repr(self), self.history, self.per_client if self._last_evaluations() else None)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Draw how the run went: loss, score and drift over rounds, and which clients gained.
+
+        Args:
+            path: A file to write the picture to, as .png, .svg or .pdf; none if None.
+
+        Returns:
+            The figure, which a notebook shows.
+        """
+        from fedapm.experiments.pictures import draw_result
+
+        figure = draw_result(self._title(), self.history, self.records, self.clients)
+        if path is not None:
+            figure.savefig(Path(path))
+        return figure
 
     def _last_evaluations(self) -> dict[str, Any]:
         return next((record["evaluations"] for record in reversed(self.records) if record["evaluations"]), {})
@@ -222,6 +298,17 @@ class Result(BaseResult):
     def views(self) -> list[str]:
         """The names of the models that the method has for each client."""
         return list(self.spec.algorithm.views)
+
+    @property
+    def classes(self) -> dict[str, Any]:
+        """The names of the classes and the labels they had, as :meth:`fedapm.Federation.from_clients` takes them."""
+        return {"class_names": self.federation.class_names, "labels": self.federation.labels, "numbered": True}
+
+    def _input_types(self) -> list[str]:
+        return [str(t.dtype).removeprefix("torch.") for t in self.federation[0].train.inputs]
+
+    def _classified(self) -> bool:
+        return self.federation[0].train.classified
 
     def _state_dict(self, position: int, view: str) -> dict[str, Tensor]:
         problem, algorithm = self.spec.problem, self.spec.algorithm

@@ -104,7 +104,14 @@ def _execute(
         label = f"{plan.algorithm.label}, seed {plan.problem.seed}"
         callbacks.append(RoundProgress(label, plan.schedule.rounds))
     logger.info("engine: %s (%s)", engine.name, chosen.why)
-    result = Result(plan, loop.run(resumed, history.records), history.records, engine)
+    try:
+        state = loop.run(resumed, history.records)
+    except Interrupted as stop:
+        if out is None and history.records:
+            partial = Result(plan, loop.state, history.records, engine)
+            raise Interrupted(f"{stop} What was trained until then is in the error's result.", partial) from None
+        raise
+    result = Result(plan, state, history.records, engine)
     if plan.problem.federation.unseen:
         result.unseen_clients = _unseen(result, show_progress)
     if folder is not None:
@@ -132,7 +139,10 @@ def _unseen(result: Result, show_progress: bool) -> list[dict[str, Any]]:
 
 
 def _resume(out: Path, plan: RunSpec, loop: Loop, history: History) -> Resumed | None:
-    advice = f"resume it with the same ones (fedapm run {out / CONFIG} --out {out} --resume) or use another folder"
+    own = "name" in plan.settings.get("data", {}) and "partition" not in plan.settings["data"]
+    command = f"fedapm run {out / CONFIG} --out {out} --resume"
+    how = "train(…, resume=True) with the same data and arguments" if own else command
+    advice = f"resume it with the same ones ({how}) or use another folder"
     check_settings(out, plan.settings, advice, more_rounds=True)
     check_same_run(out, plan.identity(), advice)
     info = load_run(out).info

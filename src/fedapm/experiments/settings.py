@@ -42,7 +42,24 @@ class DataSettings:
     """Which data, and how it is dealt out."""
 
     name: str = "digits"
-    """A data set that `fedapm list data` names."""
+    """A data set that `fedapm list data` names; with `file` or `factory` what the data is called in reports."""
+    file: str | None = None
+    """Data of your own: an .npz, .csv or .parquet file with all samples, or a folder of one file a client. The path is
+    relative to the experiment file."""
+    columns: dict[str, str | list[str]] = field(default_factory=dict)
+    """File: the arrays or columns to take for `x`, `y`, `client`, `test`, `group`, `time` and `classes`, where they
+    have other names."""
+    class_names: tuple[str, ...] = ()
+    """File: the names of the classes, in order; labels that are text are these names."""
+    factory: str | None = None
+    """Data of your own: a function that returns a `Federation`, as `module:function`, in a module beside the experiment
+    file."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Factory: arguments of the function."""
+    folder: str | None = None
+    """Where `file` and `factory` are looked for; the experiment file's folder, or the working folder for `--set`."""
+    digest: str | None = None
+    """File: its SHA-256, which a run records. A file that has changed since is refused."""
     root: str | None = None
     """Folder with the data set's published files, for those that are not bundled."""
     features: str | None = None
@@ -90,6 +107,20 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self, "data")
+        if self.file is not None and self.factory is not None:
+            raise FedapmError("data.file and data.factory both say what the data is; leave one of them out.")
+        if self.own and (self.features is not None or self.feature_dim is not None):
+            raise FedapmError("data.features is for data sets that have a name; leave it out with data of your own.")
+
+    @property
+    def own(self) -> bool:
+        """Whether the data is the user's own rather than a data set with a name."""
+        return self.file is not None or self.factory is not None
+
+    @property
+    def path(self) -> Path:
+        """The user's own file or folder of files."""
+        return located(self.file or "", self.folder)
 
     @property
     def full_name(self) -> str:
@@ -103,6 +134,11 @@ class ModelSettings:
 
     name: str | None = None
     """A network that `fedapm list models` names; the data set's own if not given."""
+    factory: str | None = None
+    """A network of your own: a class or function that makes it, as `module:Class`, in a module beside the experiment
+    file. It gets the options, and what it has parameters for of `classes`, `shapes` and `client`."""
+    folder: str | None = None
+    """Where `factory` is looked for; the experiment file's folder, or the working folder for `--set`."""
     preset: Preset | None = None
     """Which named stage is personal; the data set's own if neither this nor patterns are given."""
     personal: tuple[str, ...] = ()
@@ -117,6 +153,8 @@ class ModelSettings:
     """Arguments of the network."""
 
     def __post_init__(self) -> None:
+        if self.name is not None and self.factory is not None:
+            raise FedapmError("model.name and model.factory both say what the network is; leave one of them out.")
         if self.split is not None and (self.preset or self.personal or self.shared):
             raise FedapmError(
                 'model.split = "auto" searches what is personal; leave out model.preset, model.personal and '
@@ -132,8 +170,8 @@ class ModelSettings:
         """The rule that splits the network."""
         if self.split is not None:
             raise FedapmError(
-                'model.split = "auto" is not searched here; find the split with fedapm split, which prints the '
-                "patterns to give as model.personal."
+                'what is personal is not said (model.split = "auto") and not searched here; find it with fedapm split, '
+                "which prints the patterns to give as model.personal."
             )
         return SplitRule(self.preset, self.personal, self.shared, self.frozen)
 
@@ -241,10 +279,10 @@ def renamed_values(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> Tables:
-    """The tables of an experiment file."""
+    """The tables of an experiment file; its own files and modules are looked for beside it."""
     if path.is_dir():
         raise FedapmError(f"{path} is a folder; give the experiment's TOML file.")
-    return files.read_toml(path)
+    return in_folder(files.read_toml(path), path.parent)
 
 
 def merged(*layers: Mapping[str, Any]) -> Tables:
@@ -261,8 +299,7 @@ def merged(*layers: Mapping[str, Any]) -> Tables:
                 continue
             if name == "algorithm" and "name" in table and below.get("name", FedAPM.name) != table["name"]:
                 below = {}
-            if name == "model":
-                below = {key: value for key, value in below.items() if not _replaced(key, table)}
+            below = {key: value for key, value in below.items() if not _replaced(name, key, table)}
             both = {
                 k: {**below[k], **v}
                 for k, v in table.items()
@@ -272,10 +309,46 @@ def merged(*layers: Mapping[str, Any]) -> Tables:
     return result
 
 
-def _replaced(key: str, table: Mapping[str, Any]) -> bool:
-    """Whether a setting of the split is of no use beside those of a later table."""
+OWN_KEYS = ("file", "factory")
+"""Settings that stand for data or a network of the user's own, in place of a name."""
+
+
+def _replaced(name: str, key: str, table: Mapping[str, Any]) -> bool:
+    """Whether a setting below is of no use beside those of a later table."""
+    if name == "data":
+        own = any(way in table for way in OWN_KEYS)
+        what = {"name", "file", "factory", "digest", "columns", "class_names", "options", "folder"}
+        return key in what and key not in table and (own or "name" in table)
+    if name != "model":
+        return False
+    if ("factory" in table or "name" in table) and key in {"name", "factory", "folder"} and key not in table:
+        return True
     ways = ({"preset"}, {"personal", "shared"}, {"split"})
     return any(key in way for way in ways) and any(way & table.keys() for way in ways if key not in way)
+
+
+def in_folder(tables: Mapping[str, Any], folder: Path) -> Tables:
+    """Settings whose own files and modules are looked for in a folder, unless they name another one.
+
+    Args:
+        tables: Settings as an experiment file or an option gives them.
+        folder: The folder of that file, or the working folder.
+    """
+    result = dict(tables)
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):
+            continue
+        if isinstance(table.get("model"), Mapping):
+            # a method's own network
+            result[name] = in_folder(table, folder)
+        elif name in ("data", "model") and any(table.get(key) is not None for key in OWN_KEYS):
+            result[name] = {**table, "folder": str(located(str(table.get("folder", "")), str(folder)).resolve())}
+    return result
+
+
+def located(path: str, folder: str | None) -> Path:
+    """A path of the user's, relative to a folder."""
+    return Path(folder or "") / Path(path).expanduser()
 
 
 def parse_assignment(text: str) -> Tables:
@@ -305,6 +378,8 @@ def validated(kind: type[T], table: str, values: Mapping[str, Any]) -> T:
     for name in values:
         if name not in known:
             of = f" of {kind.name}" if issubclass(kind, Algorithm) else ""
+            if (elsewhere := _table_of(name, table)) is not None:
+                raise FedapmError(f"unknown setting '{table}.{name}'{of}; did you mean '{elsewhere}.{name}'?")
             near = closest(name, known)
             hint = " or ".join(f"'{n}'" for n in near) if near else "one of " + ", ".join(known or ["(nothing)"])
             raise FedapmError(f"unknown setting '{table}.{name}'{of}; did you mean {hint}?")
@@ -317,6 +392,14 @@ def validated(kind: type[T], table: str, values: Mapping[str, Any]) -> T:
         parts = [part for part in first["loc"] if "-" not in str(part) and "[" not in str(part)]
         where = ".".join([table, *map(str, parts)])
         raise FedapmError(f"{where} = {first['input']!r}: {message[0].lower()}{message[1:]}.") from None
+
+
+def _table_of(key: str, table: str) -> str | None:
+    """The other table that has a setting of that name, looked for where a setting is not known."""
+    if table not in ("data", "model", "algorithm", "solver", "engine"):
+        return None
+    kinds = {"data": DataSettings, "model": ModelSettings, "solver": SGDConfig, "engine": EngineSettings}
+    return next((name for name, kind in kinds.items() if name != table and key in (f.name for f in fields(kind))), None)
 
 
 def _explained(error: ValidationError) -> tuple[Any, str]:

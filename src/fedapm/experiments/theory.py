@@ -12,7 +12,7 @@ from fedapm.data import DATA_SETS
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
-from fedapm.experiments.settings import Experiment, Tables, merged
+from fedapm.experiments.settings import OWN_KEYS, Experiment, Tables, merged
 from fedapm.models import MODELS
 from fedapm.runs.config import read_config
 from fedapm.runs.layout import CHECKPOINTS, EVENTS
@@ -104,7 +104,8 @@ def _spec_of(run: Run, data_root: Path | None) -> RunSpec:
     tables: Tables = read_config(run.path)
     data, model, method = (tables.get(name, {}) for name in ("data", "model", "algorithm"))
     # a federation of one's own leaves nothing but its name
-    known = data.get("name") in DATA_SETS and "partition" in data and model.get("name") in MODELS
+    known_data = any(data.get(key) for key in OWN_KEYS) or (data.get("name") in DATA_SETS and "partition" in data)
+    known = known_data and (model.get("factory") or model.get("name") in MODELS)
     if not known or method.get("name") not in METHODS | PRESETS:
         raise FedapmError(
             f"{run.path} was trained with data, a network or a method of your own, which its folder does not hold; use "

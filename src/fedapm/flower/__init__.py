@@ -24,7 +24,11 @@ EXTRA, PURPOSE = "flower", "A federation on Flower"
 
 
 def client_app(
-    data: Loader | None = None, model: Model | None = None, loss: Loss | None = None, state: str | Path | None = None
+    data: Loader | None = None,
+    model: Model | None = None,
+    loss: Loss | None = None,
+    state: str | Path | None = None,
+    folder: str | Path | None = None,
 ) -> ClientApp:
     """Make the Flower ClientApp that runs on every node.
 
@@ -34,6 +38,7 @@ def client_app(
         model: Makes the network, where the experiment does not name one; give the server the same.
         loss: The loss, if not cross-entropy (classes) or squared error (quantities); give the server the same.
         state: Where nodes without a ``state-dir`` of their own store their state.
+        folder: Where the modules are that the experiment names as ``data.factory`` and ``model.factory``.
 
     Raises:
         FedapmError: If the extra ``flower`` is not installed.
@@ -41,7 +46,13 @@ def client_app(
     require("flwr", EXTRA, PURPOSE)
     from fedapm.flower.client.app import make
 
-    return make(data, model, loss, Path(state) if state is not None else None)
+    return make(
+        data,
+        model,
+        loss,
+        Path(state) if state is not None else None,
+        Path(folder) if folder is not None else None,
+    )
 
 
 def server_app(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from fedapm import models
 from fedapm.core.network import Loss
 from fedapm.core.samples import Samples
 from fedapm.core.task import LocalTask
@@ -111,8 +110,8 @@ class NodeProblem(Problem):
         weighting = Weighting(experiment.engine.weights, experiment.engine.units)
         super().__init__(
             alone,
-            model or network(experiment, membership.classes, alone.shapes),
-            experiment.model.rule,
+            model or build.named_network(experiment, membership.classes, alone.shapes),
+            build.split_rule(experiment),
             adapt=experiment.algorithm.adapt,
             solver=experiment.solver,
             loss=loss,
@@ -143,19 +142,14 @@ def server_problem(
     placeholder = Samples(inputs, targets)
     clients = [ClientData(client, placeholder, placeholder) for client in summaries]
     federation = Federation(clients, experiment.data.full_name, class_names=list(map(str, range(classes))))
-    problem = build.problem(experiment, federation, model or network(experiment, classes, first.shapes), loss)
+    problem = build.problem(
+        experiment, federation, model or build.named_network(experiment, classes, first.shapes), loss
+    )
     if problem.per_client:
         raise FedapmError(
             "on Flower the server makes the network without any data; give a model function with no argument."
         )
     return problem
-
-
-def network(experiment: Experiment, classes: int, shapes: Sequence[Sequence[int]]) -> Model:
-    """The network the experiment names."""
-    if experiment.model.name is None:
-        raise FedapmError(f"model.name is missing: say which network to train on {experiment.data.name}.")
-    return models.factory(experiment.model.name, classes, experiment.model.options, shapes)
 
 
 Template = dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]]

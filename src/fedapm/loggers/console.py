@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedapm.core.messages import plain_line
+from fedapm.loggers.notebook import NotebookBars, in_notebook
 from fedapm.simulation.loop import Callback
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class ProgressDisplay:
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._printed: dict[str, float] = {}
+        self._notebook = NotebookBars() if console is None and in_notebook() else None
         if self._console.is_terminal:
             self._bars = Progress(
                 TextColumn("{task.description}", markup=False),
@@ -95,6 +97,8 @@ class ProgressDisplay:
     ) -> None:
         if self._bars is not None:
             self._bars.stop()
+        if self._notebook is not None:
+            self._notebook.close()
 
     def update(self, name: str, done: int, total: int, detail: str = "", line: str | None = None) -> None:
         """Show how many steps are done.
@@ -106,14 +110,14 @@ class ProgressDisplay:
             detail: A few words behind the bar.
             line: What to print where there is no terminal; None prints nothing.
         """
-        if self._bars is not None:
+        if self._bars is not None or self._notebook is not None:
             self._move(name, done, total, f"{done}/{total}" if total else f"{done}", detail)
         elif line is not None:
             self._console.print(line, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
     def __call__(self, name: str, done: int, total: int) -> None:
         """Show how far work is; without a terminal in a line every few seconds and one at the end."""
-        if self._bars is not None:
+        if self._bars is not None or self._notebook is not None:
             self._move(name, done, total, f"{done / total:4.0%}" if total else "", "")
             return
         now, finished = time.monotonic(), 0 < total <= done
@@ -123,6 +127,9 @@ class ProgressDisplay:
             self.update(name, done, total, line=f"{name}: {done:,}{f' of {total:,}' if total else ''}")
 
     def _move(self, name: str, done: int, total: int, count: str, detail: str) -> None:
+        if self._notebook is not None:
+            self._notebook.update(name, done, total, count, detail)
+            return
         assert self._bars is not None
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=None, count="", detail="")

@@ -45,12 +45,13 @@ __all__ = [
 ]
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
+def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write the report over every run in a folder or below it, and return where it is.
 
     The file needs nothing beside it: no network, no script, no font. Equal runs give equal bytes. Targets are those
     of the comparison in the folder, if it was given any. A sweep and a search of the split have reports of their own.
     """
+    folder, out = Path(folder), Path(out) if out is not None else None
     if (folder / SWEEP_INFO).is_file():
         return write_sweep_report(folder, out)
     if (folder / SPLIT_INFO).is_file():

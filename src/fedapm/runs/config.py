@@ -15,6 +15,9 @@ from fedapm.runs.layout import CONFIG
 MAY_CHANGE_ON_RESUME = {
     "data.root",
     "data.cache",
+    "data.file",
+    "data.folder",
+    "model.folder",
     "engine.workers",
     "engine.store",
     "engine.stuck_after",
@@ -26,7 +29,14 @@ MAY_CHANGE_ON_RESUME = {
 RENAMED_VALUES = {"engine.engine": {"vectorised": "vectorized"}, "engine.store": {"mapped": "disk"}}
 """Values that have another name now; the old ones go on working."""
 
-ADDED_SETTINGS: dict[str, Any] = {"algorithm.server": "all", "engine.final_personal_epochs": 0, "data.unseen": 0.0}
+ADDED_SETTINGS: dict[str, Any] = {
+    "algorithm.server": "all",
+    "engine.final_personal_epochs": 0,
+    "data.unseen": 0.0,
+    "data.columns": {},
+    "data.class_names": [],
+    "data.options": {},
+}
 """Settings that runs of earlier versions lack, with what held then."""
 
 

@@ -154,8 +154,9 @@ def is_run(path: Path) -> bool:
     return (path / INFO).is_file()
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: str | Path) -> Run:
     """Read one run folder."""
+    path = Path(path)
     if not is_run(path):
         raise FedapmError(f"{path} is not a run folder: it has no {INFO}.")
     info = read_json(path / INFO)
@@ -182,8 +183,9 @@ def _check_rounds(path: Path, info: Mapping[str, Any], rounds: Sequence[int]) ->
         raise FedapmError(f"{path / ROUNDS} does not hold {whole}; it was edited or damaged; run it again elsewhere.")
 
 
-def find_runs(folder: Path) -> list[Run]:
+def find_runs(folder: str | Path) -> list[Run]:
     """Every run in a folder or below it, in the order of their paths; not those of the search of a run's split."""
+    folder = Path(folder)
     if not folder.is_dir():
         raise FedapmError(f"{folder} is not a folder.")
     found = {p.parent for p in folder.rglob(INFO)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from fedapm.core import random
+from fedapm.core.imports import described, place
 from fedapm.core.metrics import METRICS, Metric
 from fedapm.core.network import Loss, Network
 from fedapm.core.samples import Samples, mean_batches
@@ -23,6 +25,8 @@ from fedapm.core.task import LocalTask
 from fedapm.core.vec import Vec
 from fedapm.data.federation import ClientData, Federation
 from fedapm.errors import FedapmError
+
+logger = logging.getLogger(__name__)
 
 Adapt = Callable[[nn.Module, Split], tuple[nn.Module, Split]]
 Model = nn.Module | Callable[..., nn.Module]
@@ -98,6 +102,7 @@ class Problem:
         self._networks: dict[str, Network] = {}
         self._starts: dict[int, Start] = {}
         first = self._start(0)
+        self.federation = federation = as_network_takes(federation, first.network.module, self.device)
         if (order := picture_order(first.network.module)) is not None:
             self.federation = federation.with_memory_format(order)
         self.u0 = first.network.read(first.network.split.shared)
@@ -213,6 +218,30 @@ class Problem:
             check_same_shared(reference, shapes, client.id)
 
 
+def as_network_takes(federation: Federation, module: nn.Module, device: torch.device) -> Federation:
+    """The federation with whole-number inputs as floats, if the network takes floats and not whole numbers."""
+    if not any(not t.is_floating_point() for t in federation[0].train.inputs):
+        return federation
+    inputs = federation[0].train[:2].to(device).inputs
+    training = module.training
+    with torch.no_grad(), random.seeded_globally(device, 0, "trial"):
+        module.eval()
+        floats = not _accepts(module, inputs) and _accepts(module, tuple(t.float() for t in inputs))
+        module.train(training)
+    if not floats:
+        return federation
+    logger.info("the network takes floats: whole-number inputs are converted.")
+    return federation.with_float_inputs()
+
+
+def _accepts(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> bool:
+    try:
+        module(*inputs)
+    except Exception:  # whatever a network of the user's own raises
+        return False
+    return True
+
+
 def picture_order(module: nn.Module) -> torch.memory_format | None:
     """The order of pictures in memory that a network's convolutions like best; None where it has none."""
     convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
@@ -261,7 +290,18 @@ def model_factory(model: Model) -> tuple[Callable[[ClientData], nn.Module], bool
     per_client = len(required) == 1
 
     def checked(client: ClientData) -> nn.Module:
-        module = make(client) if per_client else make()
+        try:
+            module = make(client) if per_client else make()
+        except FedapmError:
+            raise
+        except Exception as error:
+            if per_client and isinstance(error, TypeError):
+                at = f" ({place(error)})" if place(error) else ""
+                raise FedapmError(
+                    f"the model function takes one argument, so it was called with a client's data, and failed{at}; "
+                    "for one network for all give a function without arguments, as in lambda: Net(16)."
+                ) from error
+            raise FedapmError(f"the model function failed with {described(error)}") from error
         if not isinstance(module, nn.Module):
             raise FedapmError(f"the model function gave a {type(module).__name__}, not an nn.Module.")
         return deepcopy(module)

@@ -68,7 +68,10 @@ class RunSpec:
             "data": self.problem.federation.name,
             "classes": self.problem.federation.classes,
             "seen_classes": self.problem.federation.seen_classes,
+            "class_names": list(self.problem.federation.class_names),
+            "labels": list(self.problem.federation.labels),
             "input_shapes": [list(shape) for shape in self.problem.federation.shapes],
+            "input_types": [str(t.dtype).removeprefix("torch.") for t in self.problem.federation[0].train.inputs],
             "model": type(network.module).__name__,
             "clients": [
                 {"id": c.id, "train": len(c.train), "test": len(c.test), "classes": c.classes}

@@ -14,6 +14,7 @@ from fedapm.core.search_space import Choices, Dimension, FloatRange, SearchSpace
 from fedapm.core.solver import SGDConfig
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import compare
+from fedapm.experiments.own import option_names
 from fedapm.experiments.settings import Experiment, ModelSettings, plain
 from fedapm.tuning.options import Options
 from fedapm.tuning.space import (
@@ -57,6 +58,8 @@ class MethodSearch:
     """The values of every trial after the first, where they do not depend on earlier trials."""
     budget: int
     """How many trials there will be."""
+    given: bool = False
+    """Whether clients and network are given in Python."""
 
     @property
     def label(self) -> str:
@@ -101,7 +104,7 @@ class MethodSearch:
 
     def experiments(self, settings: Mapping[str, Any]) -> list[Experiment]:
         """The runs of a trial, one for each seed."""
-        return compare.plans([self.name], self.seeds, *self.layers, self.tables(settings))
+        return compare.plans([self.name], self.seeds, *self.layers, self.tables(settings), given=self.given)
 
     def _base_tables(self) -> dict[str, Any]:
         tables: dict[str, Any] = self.base.tables()
@@ -116,6 +119,8 @@ def method_searches(
     options: Options,
     m: int,
     split: Callable[[Experiment], tuple[Experiment, Dimension]] | None = None,
+    *,
+    given: bool = False,
 ) -> list[MethodSearch]:
     """The search of every method, checked before the first trial.
 
@@ -126,11 +131,12 @@ def method_searches(
         m: The number of clients.
         split: Gives the candidates of an experiment's network where ``model.split`` is searched, as
             :func:`fedapm.tuning.split.choices.split_dimension` does.
+        given: Whether clients and network are given in Python.
 
     Raises:
         FedapmError: Where a setting or one of its values cannot be searched.
     """
-    bases = compare.plans(names, options.seeds[:1], *layers)
+    bases = compare.plans(names, options.seeds[:1], *layers, given=given)
     spaces = _spaces(bases, options, m)
     searches = []
     for base in bases:
@@ -141,7 +147,9 @@ def method_searches(
             space = tuple(found if d.setting == SPLIT else d for d in space)
         units = SPACES[options.space_name] if options.space_name is not None else base.engine.units
         changed = converted(type(base.algorithm), base.tables(), units, m)
-        search = MethodSearch(name, tuple(layers), base, space, units, changed, options.seeds, None, options.trials)
+        search = MethodSearch(
+            name, tuple(layers), base, space, units, changed, options.seeds, None, options.trials, given
+        )
         points = _points(search, options)
         _try_corners(search)
         searches.append(replace(search, points=points, budget=options.trials if points is None else 1 + len(points)))
@@ -232,6 +240,7 @@ def _searchable(base: Experiment) -> set[tuple[str, ...]]:
     takes_split = base.algorithm.takes_split()
     network = models.MODELS.get(base.model.name or "")
     options = [p for p in inspect.signature(network).parameters if p != "classes"] if network is not None else []
+    options = option_names(base.model) if base.model.factory is not None else options
     return {
         *(("algorithm", key) for key in hyperparameters(type(base.algorithm))),
         *(("solver", field.name) for field in fields(SGDConfig)),

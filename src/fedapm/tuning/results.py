@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -18,6 +18,9 @@ from fedapm.runs.layout import TUNE_INFO, TUNED
 from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
 from fedapm.tuning.study import Row, finite
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class SearchResult:
         return asdict(self) | {"trials": self.trials}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuned:
     """A finished search."""
 
@@ -57,6 +60,36 @@ class Tuned:
     methods: tuple[SearchResult, ...]
     tables: Tables
     """The best settings in the methods' own tables, a layer for a comparison."""
+    rows: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    """The trials of each method."""
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """One row a trial: its method, its score on validation data, how it ended, and what it set."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {"method": name, "trial": row.number, "score": row.value, "state": row.state, **row.settings}
+                for name, rows in self.rows.items()
+                for row in rows
+            ]
+        )
+
+    @property
+    def leaderboard(self) -> pd.DataFrame:
+        """One row a method, the best first: its best score, the score before the search, and what was best."""
+        import pandas as pd
+
+        found = [
+            {"method": r.name, "score": r.best, "before": r.default, "trials": r.trials, **r.settings}
+            for r in self.methods
+        ]
+        return pd.DataFrame(found).set_index("method").sort_values("score", ascending=False)
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{r.label} {self.options.text(r.best)}" for r in self.methods)
+        return f"Tuned({best}; {self.options.metric} on validation data)"
 
     @property
     def path(self) -> Path:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedapm.core.network import Loss
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build, compare
 from fedapm.runs.folder import locked, refuse_foreign
 from fedapm.runs.layout import TRIALS_DATABASE, TUNE_INFO
+from fedapm.simulation.problem import Model
 from fedapm.simulation.workers import cores
 from fedapm.tuning.method_search import method_searches
 from fedapm.tuning.options import Options
@@ -21,6 +23,7 @@ from fedapm.tuning.results import Tuned, best_trial, write_tuned
 from fedapm.tuning.search import Search
 from fedapm.tuning.split.choices import split_dimension
 from fedapm.tuning.study import Study, library, quiet, storage
+from fedapm.tuning.trial import Clients
 
 logger = logging.getLogger(__name__)
 SHARE = 0.2
@@ -33,6 +36,8 @@ def tune(
     *layers: Mapping[str, Any],
     options: Options | None = None,
     clients: Federation | None = None,
+    model: Model | None = None,
+    loss: Loss | None = None,
     workers: int | None = None,
     progress: bool = True,
 ) -> Tuned:
@@ -44,6 +49,8 @@ def tune(
         layers: Settings as in :func:`fedapm.experiments.compare.plans`. The first trial of a method has these settings.
         options: How the search is done.
         clients: Used in place of the settings' data; their test data is not looked at.
+        model: The network, where it is not the one that the settings name.
+        loss: As in :func:`fedapm.train`.
         workers: How many trials are run at a time; as many as there are processors if not given.
         progress: Whether progress is displayed on stderr.
 
@@ -59,21 +66,28 @@ def tune(
         raise FedapmError(f"--workers {workers}: there must be at least one.")
     workers = workers or cores()
     common = trial_layers(layers, options)
-    first = compare.plans(methods, options.seeds, *common)[0]
+    given = clients is not None
+    if clients is not None:
+        common = [{"data": {"name": clients.name}}, *common]
+    first = compare.plans(methods, options.seeds, *common, given=given)[0]
     if clients is None:
         clients = build.federation(first.data)
     else:
         clients = clients.for_validation(first.data.validation, first.data.seed)
     options = replace(options, rounds=first.engine.rounds)
     data = clients
-    searches = method_searches(methods, common, options, len(data), lambda base: split_dimension(base, data))
+    searches = method_searches(
+        methods, common, options, len(data), lambda base: split_dimension(base, data, model), given=given
+    )
+    problem = Clients(clients, model, loss)
     with locked(out, "fedapm tune"), quiet():
         refuse_foreign(out, TUNE_INFO, "tune")
         begin(out, options, searches, clients, workers)
         store = storage(out / TRIALS_DATABASE)
         studies = [Study(store, search, options) for search in searches]
-        Search(out, options, studies, clients, workers, progress).run()
-        results = tuple(best_trial(study.search, study.rows()) for study in studies)
+        Search(out, options, studies, problem, workers, progress).run()
+        rows = {study.search.name: tuple(study.rows()) for study in studies}
+        results = tuple(best_trial(study.search, rows[study.search.name]) for study in studies)
         tables = write_tuned(out, options, searches, results)
         finish(out, results)
     for result in results:
@@ -81,7 +95,7 @@ def tune(
             logger.warning(
                 "every trial of %s diverged, so there are no tuned settings for it; search smaller steps.", result.label
             )
-    return Tuned(out, options, results, tables)
+    return Tuned(out, options, results, tables, rows)
 
 
 def trial_layers(layers: Sequence[Mapping[str, Any]], options: Options) -> list[Mapping[str, Any]]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.runs.layout import CHECKPOINTS, TRIALS
 from fedapm.simulation.loop import uninterrupted
@@ -19,7 +18,7 @@ from fedapm.simulation.workers import StuckWorkers, WorkerDied, WorkerProcess
 from fedapm.tuning.display import SearchProgress
 from fedapm.tuning.options import Options
 from fedapm.tuning.study import Study
-from fedapm.tuning.trial import Outcome
+from fedapm.tuning.trial import Clients, Outcome
 from fedapm.tuning.worker import PATIENCE, trial_worker
 
 logger = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class Search:
     """
 
     def __init__(
-        self, out: Path, options: Options, studies: Sequence[Study], clients: Federation, workers: int, progress: bool
+        self, out: Path, options: Options, studies: Sequence[Study], clients: Clients, workers: int, progress: bool
     ) -> None:
         self.out, self.options, self.studies, self.clients, self.count = out, options, studies, clients, workers
         self.display = SearchProgress([study.search for study in studies], options, progress)

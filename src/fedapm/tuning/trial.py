@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedapm.core.network import Loss
 from fedapm.core.record import RoundRecord
 from fedapm.data.federation import Federation
 from fedapm.errors import Diverged, Interrupted
@@ -16,11 +17,21 @@ from fedapm.experiments.run import execute
 from fedapm.experiments.settings import Experiment
 from fedapm.runs.records import is_run, load_run
 from fedapm.simulation.loop import Callback
+from fedapm.simulation.problem import Model
 from fedapm.simulation.state import RunState
 from fedapm.tuning.scorer import Scorer
 
 ShouldStop = Callable[[int, float], bool]
 """Takes a step and the score after it; returns whether the trial should stop."""
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Whom trials are run for, and what is trained where the settings do not name it."""
+
+    federation: Federation
+    model: Model | None = None
+    loss: Loss | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,7 @@ class PruningCallback(Callback):
 
 
 def run_trial(
-    runs: Sequence[tuple[Experiment, Path]], clients: Federation, scorer: Scorer, should_stop: ShouldStop
+    runs: Sequence[tuple[Experiment, Path]], clients: Clients, scorer: Scorer, should_stop: ShouldStop
 ) -> Outcome:
     """Run a trial's seeds one after the other.
 
@@ -86,9 +97,9 @@ def run_trial(
 
 
 def _records(
-    experiment: Experiment, folder: Path, clients: Federation, callback: PruningCallback
+    experiment: Experiment, folder: Path, clients: Clients, callback: PruningCallback
 ) -> Sequence[Mapping[str, Any]]:
     if is_run(folder) and (run := load_run(folder)).complete:
         return run.rounds
-    spec = build.plan(experiment, clients)
+    spec = build.plan(experiment, clients.federation, clients.model, clients.loss)
     return execute(spec, folder, resume=True, progress=False, callbacks=[lambda *_: callback]).records

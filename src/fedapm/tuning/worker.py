@@ -16,18 +16,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.settings import Experiment
 from fedapm.simulation.workers import WorkerProcess
 from fedapm.tuning.scorer import Scorer
-from fedapm.tuning.trial import run_trial
+from fedapm.tuning.trial import Clients, run_trial
 
 PATIENCE = 30.0
 """Seconds a worker has to save its run before it is killed."""
 
 
-def trial_worker(clients: Federation, siblings: Sequence[WorkerProcess]) -> WorkerProcess:
+def trial_worker(clients: Clients, siblings: Sequence[WorkerProcess]) -> WorkerProcess:
     """A process that runs trials.
 
     Args:
@@ -37,7 +36,7 @@ def trial_worker(clients: Federation, siblings: Sequence[WorkerProcess]) -> Work
     return WorkerProcess(_serve, (clients,), siblings)
 
 
-def _serve(connection: Connection, clients: Federation) -> None:
+def _serve(connection: Connection, clients: Clients) -> None:
     if hasattr(os, "setpgid"):
         # Ctrl-C is for the parent, which then ends its workers in order
         os.setpgid(0, 0)
@@ -61,7 +60,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run_next(connection: Connection, clients: Federation) -> dict[str, Any]:
+def _run_next(connection: Connection, clients: Clients) -> dict[str, Any]:
     """Wait for a trial and run it; the message about its end."""
     job = json.loads(connection.recv_bytes())
     runs = [(Experiment.from_tables(tables), Path(folder)) for tables, folder in job["runs"]]

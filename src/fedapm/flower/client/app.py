@@ -16,7 +16,9 @@ from fedapm.flower.transport import codec
 from fedapm.simulation.problem import Model
 
 
-def make(data: Loader | None, model: Model | None, loss: Loss | None, state: Path | None) -> ClientApp:
+def make(
+    data: Loader | None, model: Model | None, loss: Loss | None, state: Path | None, folder: Path | None = None
+) -> ClientApp:
     """Make an app that answers every type of message the server sends."""
     app = ClientApp()
 
@@ -24,7 +26,7 @@ def make(data: Loader | None, model: Model | None, loss: Loss | None, state: Pat
         try:
             node = Node.from_config(context.node_config, state)
             request, tensors = codec.decode(message.content)
-            reply, upload = MessageHandler(node, data, model, loss).answer(request, tensors)
+            reply, upload = MessageHandler(node, data, model, loss, folder).answer(request, tensors)
         except FedapmError as error:
             reply, upload = {"protocol": codec.PROTOCOL, "refused": str(error)}, {}
         return Message(codec.records(reply, codec.block(upload)), reply_to=message)

@@ -9,10 +9,13 @@ from typing import Any
 
 from fedapm.core.random import numpy_generator
 from fedapm.core.samples import Samples
-from fedapm.data.federation import ClientData, Federation, split_samples
-from fedapm.data.npz import first_line, read_npz
+from fedapm.data.federation import ClientData, Federation
+from fedapm.data.npz import first_line
+from fedapm.data.own import read_client
+from fedapm.data.splitting import split_samples
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
+from fedapm.experiments.own import own_federation
 from fedapm.experiments.settings import DataSettings
 from fedapm.flower.settings import OWN
 
@@ -41,7 +44,7 @@ def load_client_data(
     if loader is not None:
         return _with_federation(_client_data(loader(client), client, position, settings), settings)
     if file is not None:
-        arrays = read_npz(file)
+        arrays = read_client(file)
         try:
             return _with_federation(_client_data(arrays, client, position, settings), settings)
         except (FedapmError, TypeError, ValueError, RuntimeError) as error:
@@ -50,6 +53,10 @@ def load_client_data(
         raise FedapmError(
             f"client {client} has no data: start its node with data-file, or give the app a data function."
         )
+    if settings.factory is not None:
+        made = own_federation(settings, client)
+        if not isinstance(made, Federation):
+            return _with_federation(_client_data(made, client, position, settings), settings)
     federation = build.federation(settings)
     ids = [data.id for data in federation.clients]
     # the clients of a partition are numbered; those of a natural one have names
@@ -60,13 +67,14 @@ def load_client_data(
 
 
 def _client_data(loaded: Any, client: str, position: int, settings: DataSettings) -> ClientData:
+    known: dict[str, Any] = {"class_names": settings.class_names, "numbered": True}
     if isinstance(loaded, ClientData):
         data = replace(loaded, id=client)
     elif isinstance(loaded, tuple) and len(loaded) == 2:
         if isinstance(loaded[0], tuple) and isinstance(loaded[1], tuple):
-            data = Federation.from_clients({client: loaded[0]}, test={client: loaded[1]})[0]
+            data = Federation.from_clients({client: loaded[0]}, test={client: loaded[1]}, **known)[0]
         else:
-            samples = Federation.from_clients({client: loaded}, test={client: loaded})[0].train
+            samples = Federation.from_clients({client: loaded}, test={client: loaded}, **known)[0].train
             train, test = _split(samples, client, settings.test_fraction, settings.seed, "test split", position)
             data = ClientData(client, train, test)
     else:
@@ -89,4 +97,4 @@ def _split(
 
 
 def _with_federation(data: ClientData, settings: DataSettings) -> tuple[ClientData, Federation]:
-    return data, Federation([data], settings.name)
+    return data, Federation([data], settings.name, class_names=settings.class_names)

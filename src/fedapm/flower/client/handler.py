@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,9 +42,16 @@ class MessageHandler:
     """Answers messages for one client on its node."""
 
     def __init__(
-        self, node: Node, data: Loader | None = None, model: Model | None = None, loss: Loss | None = None
+        self,
+        node: Node,
+        data: Loader | None = None,
+        model: Model | None = None,
+        loss: Loss | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.node, self.loader, self.model, self.loss = node, data, model, loss
+        self.folder = folder
+        """Where the modules of the app are, if they are not installed."""
 
     def answer(self, request: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
         """The reply to a message; an error is reported in its field ``refused``, in one line."""
@@ -65,8 +73,18 @@ class MessageHandler:
     def _hello(self, request: Fields) -> tuple[Fields, Tensors]:
         clients = [str(client) for client in request["hello"]]
         client = self.node.client_id(clients)
-        _, summary = self._data(Experiment.from_tables(request["settings"]), client, clients.index(client))
+        _, summary = self._data(self._experiment(request), client, clients.index(client))
         return {"client": client, "data": summary.to_json()}, {}
+
+    def _experiment(self, request: Fields) -> Experiment:
+        """The settings, with the modules of this node's own app."""
+        experiment = Experiment.from_tables(request["settings"])
+        folder = str(self.folder) if self.folder is not None else None
+        if folder is not None and experiment.model.factory is not None:
+            experiment = replace(experiment, model=replace(experiment.model, folder=folder))
+        if folder is not None and experiment.data.factory is not None:
+            experiment = replace(experiment, data=replace(experiment.data, folder=folder))
+        return experiment
 
     def _data(self, experiment: Experiment, client: str, position: int) -> tuple[ClientData, DataSummary]:
         settings = self.node.data_settings(experiment.data)
@@ -79,7 +97,7 @@ class MessageHandler:
         asked, own = (position, self.node.partition) if self.node.client is None else (client, self.node.client)
         if own != asked:
             raise FedapmError(f"a message for client {asked!r} reached the node of client {own!r}.")
-        experiment = Experiment.from_tables(request["settings"])
+        experiment = self._experiment(request)
         versions = Versions(self.node.state, str(request["run"]), client)
         data, _ = self._data(experiment, client, position)
         membership = Membership(

@@ -8,6 +8,7 @@ from typing import Any
 
 import tomli_w
 
+from fedapm.core.imports import source_files
 from fedapm.runs.files import write_atomic
 from fedapm.version import __version__
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from fedapm.flower import client_app, server_app
 
 server = server_app(Path(__file__).with_name("experiment.toml"))
-client = client_app()
+client = client_app(folder=Path(__file__).parent)
 '''
 
 
@@ -57,5 +58,14 @@ def write_app(folder: Path, tables: Mapping[str, Any], out: Path) -> Path:
     """
     write_atomic(folder / "pyproject.toml", tomli_w.dumps(project(str(out))))
     write_atomic(folder / "fedapm_app.py", MODULE)
-    write_atomic(folder / "experiment.toml", tomli_w.dumps(tables))
+    kept = dict(tables)
+    for name in ("data", "model"):
+        table = tables.get(name, {})
+        if isinstance(table, Mapping) and table.get("factory") is not None:
+            # the modules go with the app, and are looked for beside the experiment file in it
+            place = table.get("folder")
+            for path, file in source_files(str(table["factory"]), Path(place) if place else None).items():
+                write_atomic(folder / path, file.read_bytes())
+            kept[name] = {key: value for key, value in table.items() if key != "folder"}
+    write_atomic(folder / "experiment.toml", tomli_w.dumps(kept))
     return folder

@@ -10,23 +10,25 @@ from fedapm.core.search_space import Choices, Dimension
 from fedapm.core.split import SplitRule
 from fedapm.data.federation import Federation
 from fedapm.experiments.settings import Experiment
+from fedapm.simulation.problem import Model
 from fedapm.tuning.split.run import networks
 
 PATTERNS = "model.personal"
 """What a trial sets in place of ``model.split``."""
 
 
-def split_dimension(base: Experiment, clients: Federation) -> tuple[Experiment, Dimension]:
+def split_dimension(base: Experiment, clients: Federation, model: Model | None = None) -> tuple[Experiment, Dimension]:
     """The candidates of an experiment's network as values of ``model.personal``.
 
     Args:
         base: The present settings of a method, which name the network.
         clients: The clients.
+        model: The network, where it is not the one that the settings name.
 
     Returns:
         The settings with the present split written as patterns, and what is searched.
     """
-    (network,) = networks(base, clients)
+    (network,) = networks(base, clients, model)
     frozen = base.model.frozen
     candidates = [c.personal for c in split_candidates([network], frozen)]
     rule = SplitRule(frozen=frozen) if base.model.split is not None else base.model.rule

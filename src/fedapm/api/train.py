@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fedapm.algorithms import method
+from fedapm.algorithms import METHODS, hyperparameters, method
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.metrics import METRICS, Metric, as_metric
 from fedapm.core.network import Loss
@@ -145,7 +145,8 @@ def train(
     Raises:
         FedapmError: A setting or the data is not usable; the message is one line.
         Diverged: No client has a finite result any more.
-        Interrupted: The run was stopped with Ctrl-C; with ``out`` it can be resumed.
+        Interrupted: The run was stopped with Ctrl-C; with ``out`` it can be resumed, without it the error's ``result``
+            has what was trained until then.
     """
     given = {name: value for name, value in locals().items() if value is not None}
     instance = _algorithm(algorithm, hyperparameters)
@@ -175,7 +176,7 @@ def train(
             clients = data.for_validation(validation, DataSettings.seed)
         if unseen:
             clients = (clients or data).hold_out(unseen, DataSettings.seed)
-    scores, folder = _metrics(metrics), Path(out) if out is not None else None
+    scores, folder = with_builtin_metrics(metrics), Path(out) if out is not None else None
     if experiment.model.split is not None:
         # takes as long to import as all the rest
         from fedapm.tuning.split import with_split
@@ -186,7 +187,7 @@ def train(
         )
         # with a network of the user's own, clients that are given count as the user's own, too
         clients = there if model is None else clients
-    spec = build.plan(experiment, clients, model, loss, metrics=scores)
+    spec = build.remark_on_split(build.plan(experiment, clients, model, loss, metrics=scores))
     return execute(
         spec,
         folder,
@@ -213,16 +214,26 @@ def _algorithm(algorithm: str | Algorithm, values: Mapping[str, Any]) -> Algorit
     known = [field.name for field in fields(kind)]
     for name in values:
         if name not in known:
+            owners = [owner for owner, other in METHODS.items() if name in hyperparameters(other)]
+            if owners:
+                raise FedapmError(
+                    f"{name!r} is a hyperparameter of {_listed(owners)}, not of {kind.name}; choose another algorithm."
+                )
             keywords = [p.name for p in inspect.signature(train).parameters.values() if p.kind is p.KEYWORD_ONLY]
             raise FedapmError(f"train() has no keyword {name!r}; {did_you_mean(name, {*keywords, *known})}")
         if not isinstance(algorithm, str):
             raise FedapmError(
-                f"{name!r} is a hyperparameter of the method; give it there, as in {kind.__name__}({name}=...)."
+                f"{name!r} is a hyperparameter of the method; give it there, as in {kind.__name__}({name}="
+                f"{values[name]!r})."
             )
     return validated(kind, "algorithm", values) if isinstance(algorithm, str) else algorithm
 
 
-def _metrics(items: Sequence[Metric | Callable[..., Any]]) -> list[Metric]:
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:3][:-1]), names[:3][-1]])) + (", …" if len(names) > 3 else "")
+
+
+def with_builtin_metrics(items: Sequence[Metric | Callable[..., Any]]) -> list[Metric]:
     """The registered metrics and those of this run."""
     metrics = dict(METRICS)
     for item in items:
