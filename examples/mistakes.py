@@ -188,7 +188,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a loss as a number": (lambda: train(loss=as_number), "float|item()"),
     "a loss that fails": (lambda: train(loss=bad_loss), "loss cannot be computed|(2, 3)|client ann"),
     "a network without parameters": (lambda: train(model=nn.Identity, personal=[]), "no parameter to train"),
-    "a lazy layer": (lambda: train(model=lambda: nn.Sequential(nn.LazyLinear(3)), personal=[]), "lazy layers|forward pass"),
+    "a lazy layer": (
+        lambda: train(model=lambda: nn.Sequential(nn.LazyLinear(3)), personal=[]),
+        "lazy layers|forward pass",
+    ),
     "a class in place of a network": (lambda: train(model=nn.Linear), "takes nothing, or one client's data"),
     "a function of one size": (lambda: train(model=lambda size: net(size)), "called with a client's data|lambda: Net"),
     "a pattern that matches nothing": (lambda: train(personal=["haed"]), "'haed'|matches no parameter"),

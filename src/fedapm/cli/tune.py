@@ -73,6 +73,7 @@ def tune(
     from fedapm import tuning
     from fedapm.cli.session import recorded
     from fedapm.experiments import compare
+    from fedapm.runs.provenance import command_line
     from fedapm.tuning.display import results_table
 
     options = tuning.Options(
@@ -89,4 +90,5 @@ def tune(
         return
     console().print(results_table(tuned.methods, tuned.options))
     print_line(f"Tuned settings: {tuned.path}")
-    print_line(f"Next: fedapm compare --tuned {out}")
+    what = ([str(config)] if config is not None else []) + (["--data", data] if data is not None else [])
+    print_line(f"Next: {command_line(['compare', *what, '--tuned', str(out)])}")

@@ -42,7 +42,8 @@ def draw_result(
     figure = Figure(figsize=(9.0, 6.0), layout="constrained", dpi=110)
     figure.suptitle(title, fontsize=11)
     loss, score, drift, gain = figure.subplots(2, 2).flat
-    names = [str(column) for column in history]
+    # what clients report of their local work is no model's score
+    names = [str(column) for column in history if not str(column).startswith("local.")]
     views = [name.removesuffix("train_loss") for name in names if name.endswith("train_loss")]
     main = "accuracy" if any(name.endswith("accuracy") for name in names) else "test_loss"
     for view in views or [""]:
