@@ -170,13 +170,15 @@ def _superlink(plan: Deployment, folder: Path, superlink: str | None, out: Path)
 
 def _absolute(tables: Tables) -> Tables:
     """The same settings with absolute paths, for programs with another working folder."""
-    data = tables.get("data", {})
-    if not isinstance(data, Mapping):
-        return tables
-    paths: dict[str, Any] = {
-        key: str(Path(data[key]).expanduser().resolve()) for key in ("root", "cache") if key in data
-    }
-    return {**tables, "data": {**data, **paths}} if paths else tables
+    absolute = dict(tables)
+    for name, keys in (("data", ("root", "cache")), ("flower", ("registry",))):
+        table = tables.get(name, {})
+        if isinstance(table, Mapping):
+            paths = {
+                key: str(Path(table[key]).expanduser().resolve()) for key in keys if isinstance(table.get(key), str)
+            }
+            absolute |= {name: {**table, **paths}} if paths else {}
+    return absolute
 
 
 def _client_rows(run: Run) -> list[dict[str, Any]]:

@@ -20,8 +20,10 @@ from fedapm.flower.server.ledger import Ledger
 from fedapm.flower.server.log import RoundLog
 from fedapm.flower.server.node_registry import NodeRegistry
 from fedapm.flower.server.readmission import requested
+from fedapm.flower.server.replies import ReplyForm
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
+from fedapm.flower.transport.keys import read_registry
 from fedapm.flower.transport.traffic import MessageLog
 from fedapm.flower.transport.transport import Transport
 from fedapm.runs.config import changed_settings, read_config, write_config
@@ -79,11 +81,12 @@ class Server:
         """Find the nodes and run to the last round."""
         saved = self.checkpoints.load(self.out / CHECKPOINTS) if is_run(self.out) else None
         run = saved.ledger.run if saved is not None else uuid.uuid4().hex
-        registry = NodeRegistry(self.deployment, run)
+        registry = NodeRegistry(self.deployment, run, self._keys(saved))
         registry.call(self.transport, self.flower.wait, lambda called: not called.absent)
         data_summaries = self._population(registry, saved)
         problem = server_problem(self.experiment, data_summaries, self.model, self.loss)
         ledger = saved.ledger if saved is not None else Ledger(run, data_summaries, codec.digest(problem.u0))
+        ledger.keys = registry.keys
         if ledger.start != codec.digest(problem.u0):
             raise FedapmError(
                 f"the shared parameters start from other values than when {self.out} began; go on with the same "
@@ -107,6 +110,13 @@ class Server:
         state = loop.run(resumed, records)
         writer.finish(state, "complete")
 
+    def _keys(self, saved: Saved | None) -> dict[str, str]:
+        """The keys of clients that are known before any node has reported."""
+        known = dict(saved.ledger.keys) if saved is not None else {}
+        if self.flower.registry is None:
+            return known
+        return read_registry(Path(self.flower.registry), self.deployment.clients)
+
     def _population(self, roll: NodeRegistry, saved: Saved | None) -> dict[str, DataSummary]:
         if saved is None:
             if roll.absent:
@@ -127,14 +137,16 @@ class Server:
 
     def _engine(self, problem: Problem, ledger: Ledger, registry: NodeRegistry) -> FlowerEngine:
         classified = next(iter(ledger.data_summaries.values())).classified
-        expected = {
-            "run": ledger.run,
-            "template": template(problem, self.experiment),
-            "views": self.experiment.algorithm.views,
-            "names": [metric.name for metric in problem.metrics if metric.applies(classified)],
-        }
+        uploads, weighed = template(problem, self.experiment)
+        form = ReplyForm(
+            uploads,
+            weighed,
+            self.experiment.algorithm.views,
+            [metric for metric in problem.metrics if metric.applies(classified)],
+            len(problem.drift_names),
+        )
         return FlowerEngine(
-            RoundExchange(self.transport, registry, self.flower, self._event, expected),
+            RoundExchange(self.transport, registry, self.flower, self._event, form.limit),
             self.deployment,
             problem,
             ledger,
@@ -142,6 +154,7 @@ class Server:
             self.checkpoints,
             lambda client, version: requested(self.out, ledger.ids[client], version),
             self._event,
+            form,
         )
 
     def _begin_folder(self, engine: FlowerEngine, spec: RunSpec) -> RecordWriter:
