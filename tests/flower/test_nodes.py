@@ -82,7 +82,7 @@ def test_other_starting_values_are_refused_by_name(tmp_path):
     note, tensors = codec.decode(carried.message.content)
     node = Node.from_config({"client-id": carried.client, "state-dir": str(tmp_path / "x")})
     client = MessageHandler(node, lambda name: case.data[case.data.position(name)], case.make)
-    reply, _ = client.answer(note | {"u0": note["u0"] | {"digest": "0"}}, tensors)
+    reply, _ = client.answer(note | {"u0": note["u0"] | {"digest": "0" * 64}}, tensors)
     assert carried.client in reply["refused"]
     assert "other values" in reply["refused"]
     assert not list((tmp_path / "x").rglob("*.safetensors"))
@@ -202,16 +202,38 @@ def test_a_damaged_data_file_is_refused(tmp_path):
         load_client_data(DataSettings(name="own"), "a", 0, None, tmp_path)
 
 
-@pytest.mark.parametrize("fields", [{}, {"train": 0}, {"train": "x"}, {"train": 3, "inputs": [[[2], "os"]]}])
-def test_a_malformed_data_summary_is_refused(fields):
-    usual = {
-        "train": 3,
-        "test": 1,
-        "different": 2,
-        "classes": 2,
-        "inputs": [[[2], "float32"]],
-        "target": [[[], "int64"]],
-    }
-    assert DataSummary.from_json(usual).shapes == ((2,),)
-    with refused("malformed"):
-        DataSummary.from_json({**usual, **fields} if fields else {})
+USUAL = {
+    "train": 3,
+    "test": 1,
+    "different": 2,
+    "classes": 2,
+    "inputs": [[[2], "float32"]],
+    "target": [[[], "int64"]],
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "mention"),
+    [
+        ({"train": 0}, "training samples"),
+        ({"train": "x"}, "training samples"),
+        ({"train": 2.5}, "training samples"),
+        ({"train": True}, "training samples"),
+        ({"train": 10**9}, "from 1 to 1000"),
+        ({"test": -1}, "test samples"),
+        ({"classes": 10**7}, "classes"),
+        ({"different": 3}, "different classes"),
+        ({"inputs": [[[2], "os"]]}, "'os'"),
+        ({"inputs": [[[1 << 20, 1 << 20], "float32"]]}, "numbers each"),
+        ({"inputs": [[[2]]]}, "a shape and a type"),
+        ({"target": []}, "one target"),
+        ({"more": 1}, "unknown field 'more'"),
+    ],
+)
+def test_a_malformed_data_summary_is_refused(fields, mention):
+    assert DataSummary.from_json(USUAL).shapes == ((2,),)
+    assert DataSummary.from_json(DataSummary.from_json(USUAL).to_json()) == DataSummary.from_json(USUAL)
+    with refused(mention):
+        DataSummary.from_json({**USUAL, **fields}, 1000)
+    with refused("lacks the field"):
+        DataSummary.from_json({})
