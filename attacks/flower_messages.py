@@ -59,7 +59,7 @@ def answers(tally: Tally, quick: bool) -> None:
         hello = next(carried for carried in case.grid.carried if "hello" in carried.asked)
         note, _ = hello.answered()
         for what, change in [*bad_fields(note), *bad_records(), *mutations(20 if quick else 200, SEED)]:
-            registry = NodeRegistry(case.plan, "0" * 32)
+            registry = NodeRegistry(case.plan, note["run"])
             with collect_messages():
                 try:
                     reply = _decoded(change(note, {}))

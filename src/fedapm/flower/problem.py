@@ -28,7 +28,10 @@ Columns = tuple[tuple[tuple[int, ...], str], ...]
 SAMPLES, CLASSES, COLUMNS, DIMENSIONS, NUMBERS = 10**9, 10**6, 64, 8, 1 << 26
 """The most that a client may claim to have: samples, classes, tensors in a sample, and in each of them dimensions and
 numbers. The server makes placeholders of these shapes."""
-TYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64")
+TYPES = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+    "float64",
+)  # fmt: skip
 """The types that data may have."""
 ODD = 0.734375
 """A weight that no client has: where an upload carries it, its weight is the client's α_i."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 LINE = 500
 """The longest text of another machine that is shown or stored."""
+MARK = "waiting for "
+"""How the server's log says what it waits for, so that it can be found there."""
 VALUE = 40
 """The longest value that is quoted in a message."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
@@ -30,3 +33,9 @@ def shown(value: Any) -> str:
             return f"a list of {len(value)}"
         case _:
             return one_line(repr(value), VALUE)
+
+
+def few(clients: Sequence[str]) -> str:
+    """Some clients by their ids, and how many more there are."""
+    listed = ", ".join(one_line(client, VALUE) for client in clients[:8])
+    return f"client{'s' * (len(clients) > 1)} {listed}" + (f" and {len(clients) - 8} more" if len(clients) > 8 else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from dataclasses import asdict
@@ -31,7 +32,7 @@ from fedapm.flower.client.request import (
 from fedapm.flower.client.time_limit import within
 from fedapm.flower.client.versions import Version, Versions
 from fedapm.flower.problem import DataSummary, Membership, NodeProblem
-from fedapm.flower.text import shown
+from fedapm.flower.text import one_line, shown
 from fedapm.flower.transport.codec import PROTOCOL, Fields, Tensors, digest, shapes
 from fedapm.flower.transport.version import FRESH, round_of, version_id
 from fedapm.runs.files import write_tensors
@@ -40,6 +41,7 @@ from fedapm.simulation.engines.sequential import evaluate_client, load_model, pe
 from fedapm.simulation.problem import Model
 from fedapm.simulation.stores.base import ClientState, flatten
 
+logger = logging.getLogger(__name__)
 CLIENT = 0
 """The index of a node's only client in its own problem."""
 MODEL = "model"
@@ -75,6 +77,10 @@ class MessageHandler:
                 reply, upload = within(time_limit(request), lambda: self._round(asked, tensors))
         except FedapmError as error:
             return header | {"refused": str(error)}, {}
+        except Exception as error:  # the user's own data function or network may raise anything
+            logger.exception("the work of this node failed")
+            reason = one_line(f"{type(error).__name__}: {error}")
+            return header | {"refused": f"its work failed ({reason}); its node's log says where."}, {}
         return header | reply, upload
 
     def _hello(self, request: HelloRequest) -> tuple[Fields, Tensors]:

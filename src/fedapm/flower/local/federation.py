@@ -165,6 +165,11 @@ def log_file(folder: Path, name: str) -> Path:
     return folder / "logs" / f"{name}.log"
 
 
+def superlink_log(folder: Path) -> Path:
+    """The path of the SuperLink's log, in which the server's app logs too."""
+    return log_file(folder, "superlink")
+
+
 def online(federation: LocalFederation) -> int:
     """How many nodes are online, as the SuperLink reports."""
     return sum(node.get("status") == "online" for node in federation.flower.nodes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +16,17 @@ from fedapm.flower.server import replies
 from fedapm.flower.server.node_registry import Bound, Claimed, NodeRegistry
 from fedapm.flower.server.replies import ClientReply, Expected
 from fedapm.flower.settings import FlowerSettings
-from fedapm.flower.text import one_line
+from fedapm.flower.text import MARK, few, one_line
 from fedapm.flower.transport.transport import POLL, Exchange, NodeReply, Transport
 
 LOOK = 5.0
 """Seconds between two checks for nodes that came back."""
+NOTICE = 20.0
+"""Seconds after which, again and again, it is logged who has not replied."""
 SPARE = 60.0
 """Seconds a message outlives the time the server waits for it."""
+
+logger = logging.getLogger(__name__)
 
 Event = Callable[[int, str, str], None]
 """Called with a round, a client's id and what happened, for the log that an operator reads."""
@@ -137,7 +142,7 @@ class RoundExchange:
     ) -> None:
         """Send to all clients that have not replied; ``owners`` records which client each node was asked for."""
         asked, end = collected.announcement, self.transport.clock() + self.settings.timeout
-        looked = -math.inf
+        looked, told = -math.inf, self.transport.clock()
         messaged: set[int] = set()
         while True:
             if self.transport.clock() - looked >= LOOK:
@@ -159,6 +164,10 @@ class RoundExchange:
             silent = {owners[node] for node in exchange.waiting} - set(collected.answers)
             if not silent and (self._all_replied(collected) or (self._enough(collected) and not asked.last)):
                 return
+            if self.transport.clock() - told >= NOTICE:
+                told = self.transport.clock()
+                missing = [self.registry.ids[k] for k in asked.everyone if k not in collected.answers]
+                logger.info("round %d: %s%s", asked.about, MARK, few(missing))
             if self.transport.clock() >= end:
                 for client in sorted(silent):
                     collected.problems[client] = f"no reply within {self.settings.timeout:g} s (flower.timeout)"

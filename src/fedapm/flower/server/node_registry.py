@@ -11,7 +11,7 @@ from fedapm.errors import FedapmError
 from fedapm.flower.fields import table, text
 from fedapm.flower.problem import DataSummary
 from fedapm.flower.settings import Deployment
-from fedapm.flower.text import one_line
+from fedapm.flower.text import MARK, few, one_line
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.keys import NONE
 from fedapm.flower.transport.transport import POLL, Exchange, NodeReply, Transport
@@ -44,7 +44,7 @@ class NodeRegistry:
 
     def __init__(self, deployment: Deployment, run: str, keys: dict[str, str] | None = None) -> None:
         self.keys: dict[str, str] = keys if keys is not None else {}
-        self.bind = deployment.flower.bind_keys
+        self.bind, self.run = deployment.flower.bind_keys, run
         self.ids = list(deployment.clients)
         self.lifetime, self.most = deployment.flower.timeout, deployment.flower.max_samples
         self.nodes: dict[int, int] = {}
@@ -123,6 +123,8 @@ class NodeRegistry:
         fields = table(reply.fields, "its answer", ("protocol", "run", "token", "client", "data", "refused"))
         if "refused" in fields:
             raise FedapmError(one_line(text(fields["refused"], "its refusal", codec.NOTE_LIMIT)))
+        if fields.get("run") != self.run or fields.get("token") is not None:
+            raise FedapmError("its answer is to another question.")
         if fields.get("protocol") != codec.PROTOCOL or fields.get("client") not in self.ids:
             raise FedapmError("its answer names no client of this experiment.")
         return self.ids.index(fields["client"]), DataSummary.from_json(fields.get("data"), self.most)
@@ -144,9 +146,5 @@ class NodeRegistry:
                 return
             if self.absent != announced:
                 announced = self.absent
-                logger.info("waiting for client%s %s", "s" * (len(announced) > 1), _few(announced))
+                logger.info("%s%s", MARK, few(announced))
             transport.sleep(POLL)
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -22,6 +22,7 @@ from fedapm.flower.server.node_registry import NodeRegistry
 from fedapm.flower.server.readmission import requested
 from fedapm.flower.server.replies import ReplyForm
 from fedapm.flower.settings import Deployment
+from fedapm.flower.text import few
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.keys import read_registry
 from fedapm.flower.transport.traffic import MessageLog
@@ -121,7 +122,7 @@ class Server:
         if saved is None:
             if roll.absent:
                 raise FedapmError(
-                    f"{_few(roll.absent)} did not show up within {self.flower.wait:g} s (flower.wait); start their "
+                    f"{few(roll.absent)} did not show up within {self.flower.wait:g} s (flower.wait); start their "
                     "nodes, and see the SuperNodes' logs."
                 )
             data_summaries = {client: roll.data_summaries[k] for k, client in enumerate(roll.ids)}
@@ -219,8 +220,3 @@ def _check_alike(data_summaries: dict[str, DataSummary]) -> None:
                 f"client {client} has inputs {data_summary.inputs} and targets {data_summary.target}, client {first} "
                 f"has {expected.inputs} and {expected.target}; give all clients data of the same form."
             )
-
-
-def _few(names: list[str]) -> str:
-    listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    return f"client{'s' * (len(names) > 1)} {listed}"
