@@ -17,18 +17,22 @@ from fedapm.core.metrics import ACCURACY, TEST_LOSS, TRAIN_LOSS
 from fedapm.core.vec import Vec
 from fedapm.data import Federation
 from fedapm.errors import Diverged, FedapmError
+from fedapm.experiments import build
 from fedapm.flower import client_app
 from fedapm.flower.client.time_limit import within
 from fedapm.flower.server import exchange
 from fedapm.flower.server.norm_limit import NormLimit, remembered
 from fedapm.flower.server.replies import ClientReply, Expected, ReplyForm, read
+from fedapm.flower.settings import FlowerSettings
 from fedapm.flower.text import one_line
 from fedapm.flower.transport import codec
 from fedapm.models import DigitsNet
+from fedapm.simulation.engines.sequential import SequentialEngine
 from tests.flower.cases import CLIENTS, Case, dropped, same
 from tests.flower.cases import changed as with_settings
 from tests.flower.grid import Carried
 from tests.flower.invariant import assert_as_in_one_process, checked, in_round, selected
+from tests.helpers.running import play
 from tests.helpers.unit import refused
 
 RUN, TOKEN = "0" * 32, "a" * 12
@@ -202,6 +206,27 @@ def test_an_update_far_longer_than_usual_is_refused():
     for _ in range(40):
         seen = remembered(seen, [of(4.0)] * 4)
     assert len(seen["change"]) == 100
+
+
+@pytest.mark.parametrize("method", [{"name": "fedapm"}, {"name": "fedapm", "server": "all"}, {"name": "scaffold"}])
+def test_honest_updates_stay_far_below_the_limit(method):
+    """Few of twenty clients take part in a round, so some are new when others have trained for long."""
+    tables = {"data": {"name": "digits"}, "algorithm": method, "solver": {"epochs": 1}}
+    engine = {"rounds": 20, "fraction": 0.1, "evaluate_every": 20, "engine": "sequential", "final_personal_epochs": 0}
+    plan = build.plan(build.resolve(tables | {"engine": engine}))
+    fifth, seen, judged = NormLimit(FlowerSettings().norm_limit / 5), {}, 0
+
+    class Judged(SequentialEngine):
+        def _train(self, round, selected, broadcast):
+            nonlocal seen, judged
+            result = super()._train(round, selected, broadcast)
+            uploads = {k: one.update.upload for k, one in zip(selected, result._good, strict=True)}
+            assert fifth.refused(seen, uploads) == {}, round
+            seen, judged = remembered(seen, uploads.values()), judged + len(uploads)
+            return result
+
+    play(plan.problem, plan.algorithm, plan.schedule, engine=Judged(plan.problem, plan.algorithm))
+    assert judged == 40
 
 
 @pytest.mark.parametrize(
