@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -10,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from tests.flower.real import differences, fedapm, kill, restarted_node, server_process
+from tests.flower.real import differences, fedapm, kill, restarted_node, rounds, server_process, wait_for
 
 from attacks.registry import attack
 from attacks.tally import Outcome, Tally
@@ -21,8 +22,10 @@ from fedapm.flower.local.processes import Process
 NODES, SEED = 3, 17
 STEP = 3
 """By how many rounds a run is made longer that ends before the last kill."""
-PAUSE = 2.0, 25.0
-"""Seconds between two kills."""
+PAUSE = 0.0, 12.0
+"""Seconds from the moment at which the server is at work to the next kill."""
+START = 180.0
+"""Seconds that the server has to start; if it takes longer, something else is killed."""
 PATIENCE = 900.0
 """Seconds for the last command."""
 CONFIG = """
@@ -71,6 +74,8 @@ class Killer:
         command = threading.Thread(target=self._command, daemon=True)
         command.start()
         while len(self.killed) < self.count and command.is_alive():
+            with suppress(TimeoutError):
+                wait_for(lambda: server_process(self.made), START)
             time.sleep(self.stream.uniform(*PAUSE))
             self._collect()
             self._kill()
@@ -101,12 +106,10 @@ class Killer:
                 time.sleep(2)
 
     def _kill(self) -> None:
-        victims = ["server", "superlink", *(f"node-{k}" for k in range(NODES) if k not in self.restarts)]
-        victim = self.stream.choice(victims)
         server = server_process(self.made)
-        if victim == "server":
-            if server is None:
-                return
+        nodes = [f"node-{k}" for k in range(NODES) if k not in self.restarts]
+        victim = self.stream.choice(["superlink", *nodes, *["server"] * (3 if server is not None else 0)])
+        if server is not None and victim == "server":
             kill(server.pid)
         elif victim == "superlink":
             kill(self.made.processes[0].pid)
@@ -119,7 +122,8 @@ class Killer:
             kill(self.made.processes[k + 1].pid)
             self.restarts[k] = self.supervisor.submit(restarted_node, self.made, k)
         self.killed.append(victim)
-        print(f"  killed {victim} ({len(self.killed)} of {self.count})", flush=True)
+        done = len(rounds(self.out)) - 1
+        print(f"  killed {victim} ({len(self.killed)} of {self.count}) after round {done}", file=sys.stderr, flush=True)
 
     def _collect(self) -> None:
         """Take over the nodes that were started again."""
