@@ -18,11 +18,12 @@ from attacks.tally import Outcome, Tally
 from fedapm.errors import FedapmError
 from fedapm.flower.local import federation as local
 from fedapm.flower.local.processes import Process
+from fedapm.runs.folder import is_locked
 
 NODES, SEED = 3, 17
 STEP = 3
 """By how many rounds a run is made longer that ends before the last kill."""
-PAUSE = 0.0, 12.0
+PAUSE = 0.0, 20.0
 """Seconds from the moment at which the server is at work to the next kill."""
 START = 180.0
 """Seconds that the server has to start; if it takes longer, something else is killed."""
@@ -75,7 +76,7 @@ class Killer:
         command.start()
         while len(self.killed) < self.count and command.is_alive():
             with suppress(TimeoutError):
-                wait_for(lambda: server_process(self.made), START)
+                wait_for(lambda: is_locked(self.out), START)
             time.sleep(self.stream.uniform(*PAUSE))
             self._collect()
             self._kill()
@@ -108,7 +109,7 @@ class Killer:
     def _kill(self) -> None:
         server = server_process(self.made)
         nodes = [f"node-{k}" for k in range(NODES) if k not in self.restarts]
-        victim = self.stream.choice(["superlink", *nodes, *["server"] * (3 if server is not None else 0)])
+        victim = self.stream.choice(["superlink", *nodes, *["server"] * (2 if server is not None else 0)])
         if server is not None and victim == "server":
             kill(server.pid)
         elif victim == "superlink":
