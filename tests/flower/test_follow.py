@@ -115,3 +115,12 @@ def test_what_is_waited_for_is_said_again_and_again(tmp_path, monkeypatch):
     waits = follow.waiting_for(True, 2, 31.0, b"INFO : \x1b[31mround 3: waiting for clients a, b\nother\n")
     assert waits == "after round 2: waiting for clients a, b (31 s)"
     assert follow.waiting_for(True, -1, 31.0) == "before round 0: waiting for the clients' replies (31 s)"
+
+
+def test_a_note_of_a_submitted_run_that_is_damaged_is_named(tmp_path):
+    out = tmp_path / "run"
+    follow.submit(ScriptedCli({"run-id": "1"}), tmp_path, out)
+    (note,) = tmp_path.glob("*.json")
+    note.write_text('{"superlink": "local"}')
+    with refused(note.name, "remove it"):
+        follow.submit(ScriptedCli(), tmp_path, out)

@@ -47,7 +47,7 @@ class LocalFederation:
         fields = read_json(path)
         try:
             return cls(folder, int(fields["port"]), [Process.from_json(p) for p in fields["processes"]])
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FedapmError(f"{path} does not describe a federation ({error}).") from None
 
     def write(self) -> None:

@@ -47,12 +47,15 @@ def submit(flower: FlowerCli, app: Path, out: Path) -> str:
     """
     path = out.with_name(FLOWER_RUN.format(name=out.name))
     submitted = read_json(path) if path.is_file() else {}
+    before = submitted.get("id")
     if submitted.get("superlink") == flower.superlink:
+        if not isinstance(before, str):
+            raise FedapmError(f"{path} does not say which run was submitted; remove it and give the command again.")
         if is_locked(out):
-            return str(submitted["id"])
+            return before
         # its server may have died before the SuperLink noticed; a run the SuperLink does not know has ended
         with suppress(FedapmError):
-            flower.stop(str(submitted["id"]))
+            flower.stop(before)
     id = flower.run(app)
     write_json(path, {"superlink": flower.superlink, "id": id})
     return id

@@ -206,6 +206,8 @@ def _check_same(out: Path, deployment: Deployment) -> None:
     # part of a contribution could not be withdrawn
     fixed = ("clients", "keep_contributions")
     before, now = notes.get("flower", {}), deployment.to_json()
+    if not isinstance(before, dict):
+        raise FedapmError(f"{out / ENGINE} does not hold the settings of a run on Flower; use another folder.")
     also = [f"flower.{name}" for name in fixed if before.get(name) != now[name]]
     advice = "use them, or another folder"
     check_settings(out, deployment.experiment.tables(), advice, more_rounds=True, also_changed=also)
