@@ -74,6 +74,8 @@ class Killer:
         """Kill, and compare the end with that of one process."""
         command = threading.Thread(target=self._command, daemon=True)
         command.start()
+        # a run begins only when all its clients are there
+        wait_for(lambda: rounds(self.out), PATIENCE)
         while len(self.killed) < self.count and command.is_alive():
             with suppress(TimeoutError):
                 wait_for(lambda: is_locked(self.out), START)
