@@ -78,9 +78,8 @@ class Killer:
         wait_for(lambda: rounds(self.out), PATIENCE)
         while len(self.killed) < self.count and command.is_alive():
             with suppress(TimeoutError):
-                wait_for(lambda: is_locked(self.out), START)
+                wait_for(self._working, START)
             time.sleep(self.stream.uniform(*PAUSE))
-            self._collect()
             self._kill()
         self.done.set()
         command.join(PATIENCE)
@@ -128,10 +127,11 @@ class Killer:
         done = len(rounds(self.out)) - 1
         print(f"  killed {victim} ({len(self.killed)} of {self.count}) after round {done}", file=sys.stderr, flush=True)
 
-    def _collect(self) -> None:
-        """Take over the nodes that were started again."""
+    def _working(self) -> bool:
+        """Whether the server is at work; on the way nodes that were started again are taken over."""
         for k in [k for k, restart in self.restarts.items() if restart.done()]:
             self._replace(k + 1, self.restarts.pop(k).result())
+        return is_locked(self.out)
 
     def _replace(self, place: int, process: Process) -> None:
         self.made.processes[place] = process
