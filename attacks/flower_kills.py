@@ -24,9 +24,9 @@ NODES, SEED = 3, 17
 STEP = 3
 """By how many rounds a run is made longer that ends before the last kill."""
 PAUSE = 0.0, 20.0
-"""Seconds from the moment at which the server is at work to the next kill."""
+"""Seconds from the first round after a kill to the next kill."""
 START = 180.0
-"""Seconds that the server has to start; if it takes longer, something else is killed."""
+"""Seconds that this round may take; then the next kill comes all the same."""
 PATIENCE = 900.0
 """Seconds for the last command."""
 CONFIG = """
@@ -69,6 +69,8 @@ class Killer:
         self.supervisor = ThreadPoolExecutor(NODES)
         self.restarts: dict[int, Future[Process]] = {}
         self.killed: list[str] = []
+        self.reached = 0
+        """How many rounds were recorded at the last kill."""
 
     def run(self) -> None:
         """Kill, and compare the end with that of one process."""
@@ -124,14 +126,15 @@ class Killer:
             kill(self.made.processes[k + 1].pid)
             self.restarts[k] = self.supervisor.submit(restarted_node, self.made, k)
         self.killed.append(victim)
-        done = len(rounds(self.out)) - 1
-        print(f"  killed {victim} ({len(self.killed)} of {self.count}) after round {done}", file=sys.stderr, flush=True)
+        self.reached = len(rounds(self.out))
+        after = f"after round {self.reached - 1}"
+        print(f"  killed {victim} ({len(self.killed)} of {self.count}) {after}", file=sys.stderr, flush=True)
 
     def _working(self) -> bool:
-        """Whether the server is at work; on the way nodes that were started again are taken over."""
+        """Whether the server has ended a round since the last kill; restarted nodes are taken over on the way."""
         for k in [k for k, restart in self.restarts.items() if restart.done()]:
             self._replace(k + 1, self.restarts.pop(k).result())
-        return is_locked(self.out)
+        return is_locked(self.out) and len(rounds(self.out)) > self.reached
 
     def _replace(self, place: int, process: Process) -> None:
         self.made.processes[place] = process
