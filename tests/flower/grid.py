@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -73,6 +74,10 @@ class InProcessGrid(Grid):
     fate: Fate | None = None
     carried: list[Carried] = field(default_factory=list)
     away: set[int] = field(default_factory=set)
+    keys: dict[int, bytes] = field(default_factory=dict)
+    """The public keys of the nodes that have one."""
+    keep: int | None = None
+    """How many of the last messages are remembered; all of them if not given."""
     _replies: list[Message] = field(default_factory=list)
     _numbers: Iterable[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -95,6 +100,9 @@ class InProcessGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         return [node for node in self.clients if node not in self.away]
 
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [NodeInfo(node_id=node, public_key=self.keys.get(node, b"")) for node in self.get_node_ids()]
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in messages:
@@ -115,6 +123,8 @@ class InProcessGrid(Grid):
             reply = deepcopy(self.app(deepcopy(message), context))
         carried = Carried(node, str(asked.get("client", "")), asked, message, reply)
         self.carried.append(carried)
+        if self.keep is not None:
+            del self.carried[: -self.keep]
         instead = self.fate(carried) if self.fate is not None else None
         self._replies += [reply] if instead is None else instead
 

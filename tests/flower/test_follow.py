@@ -92,3 +92,35 @@ def test_a_run_under_way_is_joined_and_a_dead_one_replaced(tmp_path):
     again = ScriptedCli({}, {"run-id": "2"})
     assert follow.submit(again, tmp_path, out) == "2"
     assert again.asked[0][:2] == ("stop", "1")
+
+
+def test_what_is_waited_for_is_said_again_and_again(tmp_path, monkeypatch):
+    out, log = tmp_path / "run", tmp_path / "superlink.log"
+    for name in ("POLL", "NOTICE"):
+        monkeypatch.setattr(follow, name, 0.0)
+    monkeypatch.setattr(follow, "STATUS_POLL", 0.0)
+    log.write_text('"POST /v1/runtime/send-task-heartbeat HTTP/1.1" 401\n' * 5)
+    said: list[str] = []
+
+    class Growing(ScriptedCli):
+        def call(self, *arguments):
+            with log.open("a") as file:
+                file.write('"POST /v1/runtime/pull-task-input HTTP/1.1" 401\n')
+            return super().call(*arguments)
+
+    answers = [listed("running")] * 3 + [listed("finished:completed")]
+    follow.follow(Growing(*answers), "7", out, 3, lambda _: None, said.append, log)
+    assert "waiting for Flower to start the server's app" in said[0], "what another run has left counts not"
+    assert "started again and again" in said[-1]
+    waits = follow.waiting_for(True, 2, 31.0, b"INFO : \x1b[31mround 3: waiting for clients a, b\nother\n")
+    assert waits == "after round 2: waiting for clients a, b (31 s)"
+    assert follow.waiting_for(True, -1, 31.0) == "before round 0: waiting for the clients' replies (31 s)"
+
+
+def test_a_note_of_a_submitted_run_that_is_damaged_is_named(tmp_path):
+    out = tmp_path / "run"
+    follow.submit(ScriptedCli({"run-id": "1"}), tmp_path, out)
+    (note,) = tmp_path.glob("*.json")
+    note.write_text('{"superlink": "local"}')
+    with refused(note.name, "remove it"):
+        follow.submit(ScriptedCli(), tmp_path, out)

@@ -1,10 +1,12 @@
 """Who a node says it is, what data it has, and who is refused."""
 
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedapm.errors import FedapmError
 from fedapm.experiments.settings import DataSettings
 from fedapm.flower import client_app
 from fedapm.flower.client.data import load_client_data
@@ -82,7 +84,7 @@ def test_other_starting_values_are_refused_by_name(tmp_path):
     note, tensors = codec.decode(carried.message.content)
     node = Node.from_config({"client-id": carried.client, "state-dir": str(tmp_path / "x")})
     client = MessageHandler(node, lambda name: case.data[case.data.position(name)], case.make)
-    reply, _ = client.answer(note | {"u0": note["u0"] | {"digest": "0"}}, tensors)
+    reply, _ = client.answer(note | {"u0": note["u0"] | {"digest": "0" * 64}}, tensors)
     assert carried.client in reply["refused"]
     assert "other values" in reply["refused"]
     assert not list((tmp_path / "x").rglob("*.safetensors"))
@@ -200,16 +202,75 @@ def test_a_damaged_data_file_is_refused(tmp_path):
         load_client_data(DataSettings(name="own"), "a", 0, None, tmp_path)
 
 
-@pytest.mark.parametrize("fields", [{}, {"train": 0}, {"train": "x"}, {"train": 3, "inputs": [[[2], "os"]]}])
-def test_a_malformed_data_summary_is_refused(fields):
-    usual = {
-        "train": 3,
-        "test": 1,
-        "different": 2,
-        "classes": 2,
-        "inputs": [[[2], "float32"]],
-        "target": [[[], "int64"]],
-    }
-    assert DataSummary.from_json(usual).shapes == ((2,),)
-    with refused("malformed"):
-        DataSummary.from_json({**usual, **fields} if fields else {})
+USUAL = {
+    "train": 3,
+    "test": 1,
+    "different": 2,
+    "classes": 2,
+    "inputs": [[[2], "float32"]],
+    "target": [[[], "int64"]],
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "mention"),
+    [
+        ({"train": 0}, "training samples"),
+        ({"train": "x"}, "training samples"),
+        ({"train": 2.5}, "training samples"),
+        ({"train": True}, "training samples"),
+        ({"train": 10**9}, "from 1 to 1000"),
+        ({"test": -1}, "test samples"),
+        ({"classes": 10**7}, "classes"),
+        ({"different": 3}, "different classes"),
+        ({"inputs": [[[2], "os"]]}, "'os'"),
+        ({"inputs": [[[1 << 20, 1 << 20], "float32"]]}, "numbers each"),
+        ({"inputs": [[[2]]]}, "a shape and a type"),
+        ({"target": []}, "one target"),
+        ({"more": 1}, "unknown field 'more'"),
+    ],
+)
+def test_a_malformed_data_summary_is_refused(fields, mention):
+    assert DataSummary.from_json(USUAL).shapes == ((2,),)
+    assert DataSummary.from_json(DataSummary.from_json(USUAL).to_json()) == DataSummary.from_json(USUAL)
+    with refused(mention):
+        DataSummary.from_json({**USUAL, **fields}, 1000)
+    with refused("lacks the field"):
+        DataSummary.from_json({})
+
+
+def test_work_that_fails_is_a_sentence_for_the_server(tmp_path, caplog):
+    def broken(name):
+        raise RuntimeError("mat1 and mat2\nmust have the same dtype")
+
+    case = Case.of(tmp_path, engine={"rounds": 1})
+    case.serve()
+    carried = next(c for c in case.grid.carried if c.trains)
+    node = Node.from_config({"client-id": carried.client, "state-dir": str(tmp_path / "x")})
+    reply, _ = MessageHandler(node, broken, case.make).answer(*codec.decode(carried.message.content))
+    assert reply["refused"].startswith("its work failed (RuntimeError: mat1 and mat2 must have the same dtype)")
+    assert "Traceback" in caplog.text
+
+
+def test_every_damaged_data_file_is_one_sentence(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.random.default_rng(0).random((40, 20)), y=np.arange(40) % 4)
+    whole, refusals = path.read_bytes(), 0
+    for k in range(300):
+        stream = random.Random(k)
+        data = bytearray(whole)
+        for _ in range(stream.choice((1, 3, 20))):
+            at = stream.randrange(len(data))
+            match stream.randrange(3):
+                case 0:
+                    data[at] = stream.randrange(256)
+                case 1:
+                    del data[at : at + stream.randrange(1, 200)]
+                case _:
+                    data[at:at] = stream.randbytes(stream.randrange(1, 50))
+        path.write_bytes(data)
+        try:
+            load_client_data(DataSettings(name="own"), "a", 0, None, path)
+        except FedapmError as error:
+            refusals += len(str(error).splitlines()) == 1
+    assert refusals > 290

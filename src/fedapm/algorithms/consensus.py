@@ -101,6 +101,11 @@ class Consensus(Algorithm):
             values |= {"gap": gap.sq(), "dual": pi.sq()}
         return Upload({"change": change, "numbers": numbers(gap, **values)})
 
+    def certain(self, broadcast: State, task: Task) -> dict[str, dict[str, float]]:
+        """ρ and κ are the same for all clients of a round."""
+        rho = self.penalty(broadcast, task)
+        return {"numbers": {"rho": rho, "kappa": rho * task.path_length()}} if self._sends_numbers else {}
+
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The mean over all clients, kept up to date by changes; or that of the participants, plus θ·H."""
         means = {n: t.item() for n, t in total.mean("numbers").items()} if self._sends_numbers else {}

@@ -66,6 +66,7 @@ def run(
     """Run an experiment; the same command goes on with a run that was interrupted."""
     _require_extra()
     from fedapm.flower.local.app_folder import write_app
+    from fedapm.flower.local.federation import superlink_log
     from fedapm.flower.local.follow import finished, follow, submit
     from fedapm.flower.settings import deployment
     from fedapm.loggers import check_folder_logs, log_folder
@@ -85,7 +86,8 @@ def run(
         label = f"{plan.experiment.algorithm.label} on {len(plan.clients)} nodes, seed {plan.experiment.engine.seed}"
         with closing(RoundProgress(label, rounds)) as progress:
             try:
-                follow(flower, id, target, rounds, progress.show)
+                log_file = None if superlink is not None else superlink_log(folder.resolve())
+                follow(flower, id, target, rounds, progress.show, progress.note, log_file)
             except KeyboardInterrupt:
                 with suppress(FedapmError):
                     flower.stop(id)
@@ -170,13 +172,15 @@ def _superlink(plan: Deployment, folder: Path, superlink: str | None, out: Path)
 
 def _absolute(tables: Tables) -> Tables:
     """The same settings with absolute paths, for programs with another working folder."""
-    data = tables.get("data", {})
-    if not isinstance(data, Mapping):
-        return tables
-    paths: dict[str, Any] = {
-        key: str(Path(data[key]).expanduser().resolve()) for key in ("root", "cache") if key in data
-    }
-    return {**tables, "data": {**data, **paths}} if paths else tables
+    absolute = dict(tables)
+    for name, keys in (("data", ("root", "cache")), ("flower", ("registry",))):
+        table = tables.get(name, {})
+        if isinstance(table, Mapping):
+            paths = {
+                key: str(Path(table[key]).expanduser().resolve()) for key in keys if isinstance(table.get(key), str)
+            }
+            absolute |= {name: {**table, **paths}} if paths else {}
+    return absolute
 
 
 def _own_data(tables: Tables) -> Tables:

@@ -255,6 +255,19 @@ class Algorithm(ABC):
             view: Which of the method's ``views``.
         """
 
+    def certain(self, broadcast: State, task: Task) -> Mapping[str, Mapping[str, float]]:
+        """What an upload holds whatever the client's data is, so that a server can refuse one that is forged.
+
+        Args:
+            broadcast: What the server sent.
+            task: Any client's problem in this round.
+
+        Returns:
+            For a sum of an upload the numbers in it, by name; nothing in most methods.
+        """
+        del broadcast, task
+        return {}
+
     def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
         """Continue a client's personal part alone, with what is shared fixed; nothing is sent.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -9,18 +10,30 @@ from typing import Any
 import torch
 
 from fedapm.core.network import Loss
-from fedapm.core.samples import Samples
+from fedapm.core.samples import Samples, mean_batches
 from fedapm.core.task import LocalTask
 from fedapm.data.federation import ClientData, Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.settings import Experiment
+from fedapm.flower.fields import items, table, whole
+from fedapm.flower.text import shown
 from fedapm.simulation.engines.base import client_init
 from fedapm.simulation.engines.sequential import train_client
 from fedapm.simulation.problem import Model, Problem, Weighting
 
 Columns = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and type of each tensor of one sample."""
+SAMPLES, CLASSES, COLUMNS, DIMENSIONS, NUMBERS = 10**9, 10**6, 64, 8, 1 << 26
+"""The most that a client may claim to have: samples, classes, tensors in a sample, and in each of them dimensions and
+numbers. The server makes placeholders of these shapes."""
+TYPES = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+    "float64",
+)  # fmt: skip
+"""The types that data may have."""
+ODD = 0.734375
+"""A weight that no client has: where an upload carries it, its weight is the client's α_i."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +62,28 @@ class DataSummary:
         )
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> DataSummary:
-        """Read a summary back from its JSON fields, each of them checked."""
-        try:
-            train, test, different, classes = (int(fields[name]) for name in ("train", "test", "different", "classes"))
-            inputs, target = (
-                tuple((tuple(map(int, shape)), str(dtype)) for shape, dtype in fields[name])
-                for name in ("inputs", "target")
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise FedapmError(f"its data summary is malformed ({error}).") from None
-        known = all(isinstance(getattr(torch, dtype, None), torch.dtype) for _, dtype in (*inputs, *target))
-        if min(train - 1, test, different, classes) < 0 or not known or len(target) != 1:
-            raise FedapmError("its data summary is malformed (sizes or types are out of range).")
+    def from_json(cls, fields: Any, most: int = SAMPLES) -> DataSummary:
+        """Read a summary back from its JSON fields, each of them checked.
+
+        Args:
+            fields: What :meth:`to_json` gave.
+            most: The most samples a client may claim.
+        """
+        counts = ("train", "test", "different", "classes")
+        summary = table(fields, "its data summary", (*counts, "inputs", "target"), (*counts, "inputs", "target"))
+        train = whole(summary["train"], "its number of training samples", 1, most)
+        test = whole(summary["test"], "its number of test samples", 0, most)
+        classes = whole(summary["classes"], "its number of classes", 0, CLASSES)
+        different = whole(summary["different"], "its number of different classes", 0, classes)
+        inputs, target = (_columns(summary[name], name) for name in ("inputs", "target"))
+        if len(target) != 1:
+            raise FedapmError(f"its data summary should have one target, not {len(target)}.")
         return cls(train, test, different, classes, inputs, target)
 
     def to_json(self) -> dict[str, Any]:
         """The summary as JSON fields."""
-        return asdict(self)
+        columns = {name: [[list(shape), kind] for shape, kind in getattr(self, name)] for name in ("inputs", "target")}
+        return asdict(self) | columns
 
     @property
     def classified(self) -> bool:
@@ -145,6 +162,9 @@ def server_problem(
     problem = build.problem(
         experiment, federation, model or build.named_network(experiment, classes, first.shapes), loss
     )
+    sizes = [summary.train for summary in summaries.values()]
+    problem.alphas = Weighting(experiment.engine.weights, experiment.engine.units).alphas(sizes)
+    problem.mean_batches = mean_batches(sizes, experiment.solver.batch_size)
     if problem.per_client:
         raise FedapmError(
             "on Flower the server makes the network without any data; give a model function with no argument."
@@ -156,11 +176,16 @@ Template = dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]]
 """For every sum in an upload: the shape and type of each of its tensors."""
 
 
-def template(problem: Problem, experiment: Experiment) -> Template:
-    """The names, shapes and types of this method's uploads, found by one round on placeholder samples."""
-    algorithm = experiment.algorithm
+def template(problem: Problem, experiment: Experiment) -> tuple[Template, bool]:
+    """What this method's uploads look like, found by one round on placeholder samples.
+
+    Returns:
+        Their names, shapes and types; and whether their weight is the client's α_i.
+    """
+    algorithm, alphas = experiment.algorithm, problem.alphas
     state = client_init(problem, algorithm)(0)
     broadcast = algorithm.broadcast(algorithm.server_init(problem.u0))
+    problem.alphas = [ODD] * len(alphas)
     try:
         result = train_client(problem, algorithm, 0, state, broadcast, 1)
     except FedapmError:
@@ -170,8 +195,25 @@ def template(problem: Problem, experiment: Experiment) -> Template:
         raise FedapmError(
             f"{algorithm.label} cannot train this network on inputs of the shapes the clients reported ({reason})."
         ) from error
-    sums = result.update.upload.sums
-    return {name: {n: (tuple(t.shape), t.dtype) for n, t in vector.items()} for name, vector in sums.items()}
+    finally:
+        problem.alphas = alphas
+    upload = result.update.upload
+    forms = {n: {part: (tuple(t.shape), t.dtype) for part, t in vector.items()} for n, vector in upload.sums.items()}
+    return forms, upload.weight == ODD
+
+
+def _columns(value: Any, what: str) -> Columns:
+    columns = []
+    for column in items(value, f"its {what}", COLUMNS):
+        if len(pair := items(column, f"one of its {what}", 2)) != 2:
+            raise FedapmError(f"each of its {what} should be a shape and a type.")
+        shape = tuple(whole(n, "a size of its data", 0, NUMBERS) for n in items(pair[0], "a shape", DIMENSIONS))
+        if math.prod(shape) > NUMBERS:
+            raise FedapmError(f"its samples have {math.prod(shape)} numbers each; at most {NUMBERS} are allowed.")
+        if pair[1] not in TYPES:
+            raise FedapmError(f"its data has the type {shown(pair[1])}; choose from {', '.join(TYPES)}.")
+        columns.append((shape, str(pair[1])))
+    return tuple(columns)
 
 
 def _column(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from fedapm.core.ranges import check_ranges
 from fedapm.errors import FedapmError
@@ -39,8 +39,22 @@ class FlowerSettings:
     """Whether the server stores what each client has sent, so that it can be subtracted again: one more shared vector
     per client on the server's disk."""
 
+    norm_limit: NonNegativeFloat = 50.0
+    """How many times the usual norm an update may have: the median of the last 100 that were accepted and of the
+    round's. A longer one is refused; 0 takes any."""
+    max_samples: PositiveInt = 10_000_000
+    """The most samples a client may say it has."""
+    bind_keys: bool = True
+    """Whether a client is known by its node's key from the first time it is seen on. Without authentication of
+    SuperNodes, where they make a new key at every start, turn it off."""
+    registry: str | None = None
+    """A TOML file on the server with each client's public key or its fingerprint; without it the first node that says
+    it is a client is taken for it."""
+
     def __post_init__(self) -> None:
         check_ranges(self, TABLE)
+        if self.registry is not None and not self.bind_keys:
+            raise ValueError(f"{TABLE}.registry names keys, but {TABLE}.bind_keys is off; leave one of them out.")
         for name in ("timeout", "wait"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{TABLE}.{name} = {getattr(self, name)} must be a positive number of seconds.")

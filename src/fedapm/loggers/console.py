@@ -100,6 +100,10 @@ class ProgressDisplay:
         if self._notebook is not None:
             self._notebook.close()
 
+    def print(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def update(self, name: str, done: int, total: int, detail: str = "", line: str | None = None) -> None:
         """Show how many steps are done.
 
@@ -157,6 +161,10 @@ class RoundProgress(Callback):
         due = done % max(1, self._rounds // LINES) == 0 or done == self._rounds
         line = f"{self._label}: round {done}/{self._rounds}{score and '  ' + score}"
         self._display.update(self._label, done, self._rounds, score, line if due else None)
+
+    def note(self, text: str) -> None:
+        """Print a line above the progress."""
+        self._display.print(f"{self._label}: {text}")
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,20 +22,33 @@ from fedapm.errors import FedapmError
 from fedapm.experiments.settings import Experiment
 from fedapm.flower.client.data import Loader, load_client_data
 from fedapm.flower.client.node import Node
+from fedapm.flower.client.request import (
+    HelloRequest,
+    RoundRequest,
+    read_broadcast,
+    read_hello,
+    read_round,
+    time_limit,
+)
+from fedapm.flower.client.time_limit import within
 from fedapm.flower.client.versions import Version, Versions
 from fedapm.flower.problem import DataSummary, Membership, NodeProblem
+from fedapm.flower.text import one_line, shown
 from fedapm.flower.transport.codec import PROTOCOL, Fields, Tensors, digest, shapes
 from fedapm.flower.transport.version import FRESH, round_of, version_id
 from fedapm.runs.files import write_tensors
 from fedapm.simulation.engines.base import client_init
 from fedapm.simulation.engines.sequential import evaluate_client, load_model, personalize_client, train_client
 from fedapm.simulation.problem import Model
-from fedapm.simulation.stores.base import ClientState, flatten, restore
+from fedapm.simulation.stores.base import ClientState, flatten
 
+logger = logging.getLogger(__name__)
 CLIENT = 0
 """The index of a node's only client in its own problem."""
 MODEL = "model"
 """The final model's file, without its ending."""
+ECHO = 64
+"""The longest text that a reply repeats."""
 
 
 class MessageHandler:
@@ -58,27 +71,33 @@ class MessageHandler:
         # one thread a process, as everywhere: results do not depend on how many cores a node has
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)
-        header = {"protocol": PROTOCOL, "run": request.get("run"), "token": request.get("token")}
+        header = {"protocol": PROTOCOL} | {name: _echoed(request.get(name)) for name in ("run", "token")}
         try:
             if request.get("protocol") != PROTOCOL:
                 raise FedapmError(
-                    f"the server speaks protocol {request.get('protocol')}, this node {PROTOCOL}; use the same version "
-                    "of fedapm on both."
+                    f"the server speaks protocol {shown(request.get('protocol'))}, this node {PROTOCOL}; use the same "
+                    "version of fedapm on both."
                 )
-            reply, upload = self._hello(request) if "hello" in request else self._round(request, tensors)
+            if "hello" in request:
+                reply, upload = self._hello(read_hello(request))
+            else:
+                asked = read_round(request)
+                reply, upload = within(time_limit(request), lambda: self._round(asked, tensors))
         except FedapmError as error:
             return header | {"refused": str(error)}, {}
+        except Exception as error:  # the user's own data function or network may raise anything
+            logger.exception("the work of this node failed")
+            reason = one_line(f"{type(error).__name__}: {error}")
+            return header | {"refused": f"its work failed ({reason}); its node's log says where."}, {}
         return header | reply, upload
 
-    def _hello(self, request: Fields) -> tuple[Fields, Tensors]:
-        clients = [str(client) for client in request["hello"]]
-        client = self.node.client_id(clients)
-        _, summary = self._data(self._experiment(request), client, clients.index(client))
+    def _hello(self, request: HelloRequest) -> tuple[Fields, Tensors]:
+        client = self.node.client_id(request.clients)
+        _, summary = self._data(self._here(request.experiment), client, request.clients.index(client))
         return {"client": client, "data": summary.to_json()}, {}
 
-    def _experiment(self, request: Fields) -> Experiment:
+    def _here(self, experiment: Experiment) -> Experiment:
         """The settings, with the modules of this node's own app."""
-        experiment = Experiment.from_tables(request["settings"])
         folder = str(self.folder) if self.folder is not None else None
         if folder is not None and experiment.model.factory is not None:
             experiment = replace(experiment, model=replace(experiment.model, folder=folder))
@@ -91,21 +110,20 @@ class MessageHandler:
         data, federation = load_client_data(settings, client, position, self.loader, self.node.data_file)
         return data, DataSummary.of(data, federation)
 
-    def _round(self, request: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
-        client, position = str(request["client"]), int(request["position"])
+    def _round(self, request: RoundRequest, tensors: Tensors) -> tuple[Fields, Tensors]:
+        client, position, experiment = request.client, request.position, self._here(request.experiment)
         # a node may have been restarted as another client since the server learned who it is
         asked, own = (position, self.node.partition) if self.node.client is None else (client, self.node.client)
         if own != asked:
             raise FedapmError(f"a message for client {asked!r} reached the node of client {own!r}.")
-        experiment = self._experiment(request)
-        versions = Versions(self.node.state, str(request["run"]), client)
+        versions = Versions(self.node.state, request.run, client)
         data, _ = self._data(experiment, client, position)
-        membership = Membership(
-            position, int(request["m"]), int(request["samples"]), int(request["classes"]), float(request["batches"])
-        )
+        membership = Membership(position, request.m, request.samples, request.classes, request.batches)
         problem = NodeProblem(experiment, data, membership, self.model, self.loss, self.node.device)
-        _check_start(problem, client, request["u0"])
-        broadcast = State(**restore("down", {n: t.to(problem.device) for n, t in tensors.items()}, request["down"]))
+        _check_start(problem, request)
+        algorithm = experiment.algorithm
+        like = algorithm.broadcast(algorithm.server_init(problem.u0))
+        broadcast = read_broadcast(request.down, {n: t.to(problem.device) for n, t in tensors.items()}, like)
         with versions.locked():
             with collect_messages() as messages:
                 reply, upload = _RoundHandler(experiment, problem, versions, client, broadcast).answer(request)
@@ -121,8 +139,8 @@ class _RoundHandler:
         self.problem, self.versions, self.client, self.broadcast = problem, versions, client, broadcast
         self.algorithm = experiment.algorithm
 
-    def answer(self, request: Fields) -> tuple[Fields, Tensors]:
-        accepted, keep = str(request["accepted"]), str(request["keep"])
+    def answer(self, request: RoundRequest) -> tuple[Fields, Tensors]:
+        accepted = request.accepted
         reply: Fields = {"client": self.client}
         base: Version | None = None
         if accepted != FRESH:
@@ -131,24 +149,23 @@ class _RoundHandler:
             except FedapmError as error:
                 return reply | {"lost": accepted, "has": self.versions.ids(), "why": str(error)}, {}
         client_state = base.client_state if base is not None else client_init(self.problem, self.algorithm)(CLIENT)
-        if request["evaluate"]:
+        if request.evaluate:
             reply["scores"] = self._scores(client_state)
             # only clients that took part in the last round have drifted from the shared model in it
-            took_part = base is not None and round_of(accepted) == request["round"]
+            took_part = base is not None and round_of(accepted) == request.round
             reply["drift"] = self._drift(base.u) if took_part and base is not None else None
-        if request["closing"]:
+        if request.closing:
             # only the model comes of it: a longer run goes on from the accepted version
-            round, epochs = int(request["round"]), int(request["closing"])
             client_state = personalize_client(
-                self.problem, self.algorithm, CLIENT, client_state, self.broadcast, round, epochs
+                self.problem, self.algorithm, CLIENT, client_state, self.broadcast, request.round, request.closing
             )
             reply["closing_scores"] = self._scores(client_state)
-        if request["finish"]:
-            self._write_models(client_state, int(request["round"]))
+        if request.finish:
+            self._write_models(client_state, request.round)
         upload: Tensors = {}
-        if request["train"] is not None:
-            reply["trained"], upload = self._train(int(request["train"]), str(request["token"]), client_state)
-        self.versions.prune(keep, accepted)
+        if request.train is not None:
+            reply["trained"], upload = self._train(request.train, request.token, client_state)
+        self.versions.prune(request.keep, accepted)
         return reply, upload
 
     def _scores(self, client_state: ClientState) -> dict[str, dict[str, Score]]:
@@ -197,11 +214,16 @@ def _training_reply(round: int, version: Version) -> tuple[Fields, Tensors]:
     return {"round": round, "finite": True, "weight": version.upload.weight, "sums": sums, "log": log}, tensors
 
 
-def _check_start(problem: NodeProblem, client: str, expected: Mapping[str, Any]) -> None:
+def _check_start(problem: NodeProblem, request: RoundRequest) -> None:
     """Refuse a node whose shared parameters differ from the server's in a name, a shape or an initial value."""
-    check_same_shared(expected["shapes"], shapes(problem.u0), client)
-    if digest(problem.u0) != expected["digest"]:
+    check_same_shared(request.shapes, shapes(problem.u0), request.client)
+    if digest(problem.u0) != request.digest:
         raise FedapmError(
-            f"client {client} starts from other values of the shared parameters than the server; use the same versions "
-            "of torch and of the app on both."
+            f"client {request.client} starts from other values of the shared parameters than the server; use the same "
+            "versions of torch and of the app on both."
         )
+
+
+def _echoed(value: Any) -> str | None:
+    """A short text of the server's message as the reply carries it."""
+    return value if isinstance(value, str) and len(value) <= ECHO else None

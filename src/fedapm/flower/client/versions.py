@@ -110,7 +110,7 @@ class Versions:
                 Upload(sums, float(fields["weight"])),
                 [SolveStats(**stats) for stats in fields["log"]],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FedapmError(f"{path} is not a version of a client's state ({error}).") from None
 
     def prune(self, keep: str, accepted: str) -> None:

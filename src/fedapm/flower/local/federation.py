@@ -47,7 +47,7 @@ class LocalFederation:
         fields = read_json(path)
         try:
             return cls(folder, int(fields["port"]), [Process.from_json(p) for p in fields["processes"]])
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FedapmError(f"{path} does not describe a federation ({error}).") from None
 
     def write(self) -> None:
@@ -163,6 +163,11 @@ def node_key(folder: Path, k: int) -> Path:
 def log_file(folder: Path, name: str) -> Path:
     """The path of a program's log."""
     return folder / "logs" / f"{name}.log"
+
+
+def superlink_log(folder: Path) -> Path:
+    """The path of the SuperLink's log, in which the server's app logs too."""
+    return log_file(folder, "superlink")
 
 
 def online(federation: LocalFederation) -> int:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from fedapm.core.algorithm import State
 from fedapm.core.record import RoundRecord
-from fedapm.errors import FedapmError
+from fedapm.errors import Diverged, FedapmError
 from fedapm.flower.server.contributions import NONE, Contributions
 from fedapm.flower.server.ledger import Ledger
 from fedapm.flower.transport.version import FRESH
@@ -57,7 +57,13 @@ class ServerCheckpoints:
         self._held: OrderedDict[Path, Ledger] = OrderedDict()
 
     def save(self, folder: Path, state: RunState, ledger: Ledger, record: RoundRecord) -> None:
-        """Write a checkpoint; when this returns it survives a power cut."""
+        """Write a checkpoint; when this returns it survives a power cut.
+
+        Raises:
+            Diverged: If the state is not finite; nothing is written then.
+        """
+        if not state.server.is_finite():
+            raise Diverged(f"round {state.round}: the server's state is not finite; the round before it is kept.")
         if self.contributions is not None:
             self.contributions.sync()
         tensors, server = flatten("server", state.server)
@@ -117,6 +123,8 @@ def read_checkpoint(path: Path) -> Saved:
         ledger = Ledger.read(about["ledger"])
         record = cast(RoundRecord, dict(about["record"]))
         state = RunState(int(about["round"]), server, int(about["bytes_up"]), int(about["bytes_down"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if not server.is_finite():
+            raise ValueError("its state is not finite")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, FedapmError) as error:
         raise FedapmError(f"{path} is not a checkpoint of a run on Flower ({error}).") from None
     return Saved(state, ledger, record)

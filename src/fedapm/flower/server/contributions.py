@@ -39,7 +39,7 @@ class Contributions:
         stored, about = read_tensors(self.folder / name)
         try:
             totals = restore("sums", {n: t.clone() for n, t in stored.items()}, about["sums"])
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FedapmError(f"{self.folder / name} is not a client's contribution ({error}).") from None
         return {name: vector for name, vector in totals.items() if isinstance(vector, Vec)}
 

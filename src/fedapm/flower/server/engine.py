@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flwr.app import RecordDict
 
-from fedapm.core.algorithm import Aggregate, Algorithm, State
+from fedapm.core.algorithm import Aggregate, Algorithm, State, Upload
 from fedapm.core.messages import OnceLogger
 from fedapm.core.metrics import Score
 from fedapm.core.record import RoundRecord
-from fedapm.core.samples import mean_batches
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.flower.server.checkpoint import ServerCheckpoints
 from fedapm.flower.server.contributions import NONE, Contributions, withdrawn
 from fedapm.flower.server.exchange import Announcement, Event, RoundExchange, RoundReplies
 from fedapm.flower.server.ledger import Entry, Ledger
-from fedapm.flower.server.replies import TrainReply
+from fedapm.flower.server.norm_limit import NormLimit, norms_of, remembered
+from fedapm.flower.server.replies import ClientReply, Expected, ReplyForm, TrainReply
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.version import version_id
@@ -32,6 +33,8 @@ from fedapm.simulation.state import RunState
 from fedapm.simulation.stores.base import Undo, flatten
 
 logger = logging.getLogger(__name__)
+REMARKS = 50
+"""How many different remarks of a client are passed on."""
 
 
 class FlowerRoundResult:
@@ -66,7 +69,8 @@ class FlowerRoundResult:
                 before = self._ledger.entry(client).contribution
                 contribution = self._contributions.add(client, version, before, reply.upload)
             changes[client] = Entry(version, contribution)
-        return self._ledger.settle(self.round, changes)
+        uploads = [reply.upload for reply in self._trained.values()]
+        return self._ledger.settle(self.round, changes, remembered(self._ledger.norms, uploads))
 
 
 class FlowerEngine(Engine):
@@ -88,13 +92,18 @@ class FlowerEngine(Engine):
         checkpoints: ServerCheckpoints,
         requested: Callable[[int, str], bool],
         event: Event,
+        form: ReplyForm,
     ) -> None:
         self.exchange, self.ledger, self.checkpoints = exchange, ledger, checkpoints
+        self.problem, self.form = problem, form
+        self._server: State | None = None
+        """The server's state, from which the next round starts."""
         self.experiment, self.settings = deployment.experiment, deployment.flower
         self.algorithm: Algorithm = deployment.experiment.algorithm
         self.contributions, self._requested, self._event = contributions, requested, event
         self._log = OnceLogger(logger)
         self._reported: set[tuple[int, str]] = set()
+        self._remarks: defaultdict[int, set[str]] = defaultdict(set)
         self._next: Sequence[int] = []
         self._ahead: RoundReplies | None = None
         self._evaluated: RoundReplies | None = None
@@ -106,7 +115,7 @@ class FlowerEngine(Engine):
             "settings": self.experiment.tables(),
             "m": len(ledger),
             "samples": sum(summary.train for summary in summaries),
-            "batches": mean_batches([summary.train for summary in summaries], self.experiment.solver.batch_size),
+            "batches": problem.mean_batches,
             "classes": max(summary.classes for summary in summaries),
             "u0": {"digest": ledger.start, "shapes": codec.shapes(problem.u0)},
         }
@@ -162,6 +171,7 @@ class FlowerEngine(Engine):
     def save(self, folder: Path, state: RunState, record: RoundRecord) -> None:
         """Write a checkpoint of the server; the clients' states are on their nodes."""
         self.checkpoints.save(folder, state, self.ledger, record)
+        self._server = state.server
 
     def load(self, folder: Path, start: RunState) -> Resumed | None:
         """Go on from the newest whole checkpoint."""
@@ -169,7 +179,8 @@ class FlowerEngine(Engine):
         if saved is None:
             return None
         check_same_model(folder, saved.state.server, start.server)
-        self.ledger = saved.ledger
+        saved.ledger.keys = self.ledger.keys
+        self.ledger, self._server = saved.ledger, saved.state.server
         return Resumed(saved.state, saved.record)
 
     def _announce(self, announcement: Announcement, broadcast: State) -> RoundReplies:
@@ -177,14 +188,21 @@ class FlowerEngine(Engine):
         vectors = codec.block(tensors)
         engine, personal = self.experiment.engine, self.algorithm.personal_field is not None
         last = announcement.round >= engine.rounds
+        closing = engine.final_personal_epochs if last and personal else 0
         common = self._common | {
             "down": note,
             "round": announcement.round,
             "token": announcement.token,
             "evaluate": announcement.evaluate,
-            "closing": engine.final_personal_epochs if last and personal else 0,
+            "closing": closing,
             "finish": last and engine.save_models,
+            "limit": self.exchange.lifetime,
         }
+        training = announcement.training
+        certain = self.algorithm.certain(broadcast, self.problem.task(0, training)) if training is not None else {}
+
+        def trains(client: int) -> int | None:
+            return training if client in announcement.selected else None
 
         def message_for(client: int) -> RecordDict:
             own = {
@@ -192,17 +210,62 @@ class FlowerEngine(Engine):
                 "position": client,
                 "accepted": self.ledger.entry(client).accepted,
                 "keep": self.checkpoints.oldest_version(client),
-                "train": announcement.training if client in announcement.selected else None,
+                "train": trains(client),
             }
             return codec.records(common | own, vectors)
 
-        replies = self.exchange.gather(announcement, message_for)
+        def expected_of(client: int) -> Expected:
+            return Expected(
+                self.form,
+                run=self.ledger.run,
+                token=announcement.token,
+                client=self.ledger.ids[client],
+                accepted=self.ledger.entry(client).accepted,
+                round=trains(client),
+                evaluated=announcement.evaluate,
+                closed=closing > 0,
+                weight=self.problem.alphas[client] if self.form.weighed else None,
+                heaviest=max(len(self.ledger), self.ledger.data_summaries[self.ledger.ids[client]].train),
+                certain=certain,
+            )
+
+        replies = self.exchange.gather(announcement, message_for, expected_of, self._vet)
         for client in sorted(replies.answers):
             answer = replies.answers[client]
-            self._log.info(*answer.remarks)
+            self._remark(client, answer.remarks)
             if answer.lost is not None:
                 self._once(announcement.about, client, f"its state is lost: {answer.lost}")
         return replies
+
+    def _vet(self, updates: Mapping[int, Upload]) -> dict[int, ClientReply]:
+        """The updates that must not be used: far too long ones, and those with which the state would be infinite."""
+        limit = NormLimit(self.settings.norm_limit)
+        wrong = {k: ClientReply(bad=why) for k, why in limit.refused(self.ledger.norms, updates).items()}
+        left = {k: upload for k, upload in updates.items() if k not in wrong}
+        while left and not self._stays_finite(left):
+            longest = max(left, key=lambda k: sum(norms_of(left[k]).values()))
+            del left[longest]
+            why = "with its update the server's state would not be finite"
+            wrong[longest] = ClientReply(bad=why, diverged=True)
+        return wrong
+
+    def _stays_finite(self, updates: Mapping[int, Upload]) -> bool:
+        if self._server is None:
+            return True
+        try:
+            total = Aggregate.of(updates.values())
+            return self.algorithm.server_update(self._server, total, len(self.ledger)).is_finite()
+        except ArithmeticError:
+            return False
+
+    def _remark(self, client: int, remarks: Sequence[str]) -> None:
+        """Pass on what a client remarks, as long as it does not remark too much."""
+        for remark in remarks:
+            if len(self._remarks[client]) < REMARKS:
+                self._remarks[client].add(remark)
+                self._log.info(remark)
+            elif remark not in self._remarks[client]:
+                self._log.info(f"client {self.ledger.ids[client]} has more to remark; that is not shown")
 
     def _begin_anew(self, replies: RoundReplies, round: int) -> dict[int, dict[str, Vec]]:
         """The clients that lost their state and may begin anew, each with what the server must no longer count."""

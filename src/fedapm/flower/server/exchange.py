@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from flwr.app import MessageType, RecordDict
 
+from fedapm.core.algorithm import Upload
 from fedapm.errors import FedapmError
 from fedapm.flower.server import replies
-from fedapm.flower.server.node_registry import Claimed, NodeRegistry
+from fedapm.flower.server.node_registry import Bound, Claimed, NodeRegistry
 from fedapm.flower.server.replies import ClientReply, Expected
 from fedapm.flower.settings import FlowerSettings
+from fedapm.flower.text import MARK, few, one_line
 from fedapm.flower.transport.transport import POLL, Exchange, NodeReply, Transport
 
 LOOK = 5.0
 """Seconds between two checks for nodes that came back."""
+NOTICE = 20.0
+"""Seconds after which, again and again, it is logged who has not replied."""
 SPARE = 60.0
 """Seconds a message outlives the time the server waits for it."""
 
+logger = logging.getLogger(__name__)
+
 Event = Callable[[int, str, str], None]
 """Called with a round, a client's id and what happened, for the log that an operator reads."""
+Vet = Callable[[Mapping[int, Upload]], Mapping[int, ClientReply]]
+"""Called with all updates of a round; gives the reply that stands in for each that must not be used."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class RoundReplies:
     """The replies to an announcement."""
 
     announcement: Announcement
+    expected_of: Callable[[int], Expected]
     answers: dict[int, ClientReply] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)
     """Why a client has not replied, where that is known."""
@@ -89,17 +98,30 @@ class RoundExchange:
         registry: NodeRegistry,
         settings: FlowerSettings,
         event: Event,
-        expected: Mapping[str, Any],
+        limit: int,
     ) -> None:
         self.transport, self.registry, self.settings, self.event = transport, registry, settings, event
-        self._expected = expected
-        self._lifetime = settings.timeout * (settings.retries + 1) + SPARE
-        self._hellos = Exchange(transport, MessageType.QUERY, "hello", self._lifetime)
+        self._limit = limit
+        self.lifetime = settings.timeout * (settings.retries + 1) + SPARE
+        self._hellos = Exchange(transport, MessageType.QUERY, "hello", self.lifetime, limit=0)
 
-    def gather(self, announcement: Announcement, message_for: Callable[[int], RecordDict]) -> RoundReplies:
-        """Send an announcement and collect replies; repeat it to silent clients if there are too few."""
-        collected = RoundReplies(announcement)
-        exchange = Exchange(self.transport, MessageType.TRAIN, str(announcement.round), self._lifetime)
+    def gather(
+        self,
+        announcement: Announcement,
+        message_for: Callable[[int], RecordDict],
+        expected_of: Callable[[int], Expected],
+        vet: Vet,
+    ) -> RoundReplies:
+        """Send an announcement and collect replies; repeat it to silent clients if there are too few.
+
+        Args:
+            announcement: What is asked, and of whom.
+            message_for: Makes a client's message.
+            expected_of: What a client's reply must look like.
+            vet: Looks at the updates of all clients together.
+        """
+        collected = RoundReplies(announcement, expected_of)
+        exchange = Exchange(self.transport, MessageType.TRAIN, str(announcement.round), self.lifetime, self._limit)
         owners: dict[int, int] = {}
         for attempt in range(self.settings.retries + 1):
             if attempt:
@@ -107,6 +129,7 @@ class RoundExchange:
             self._listen(collected, exchange, message_for, owners)
             if self._enough(collected) or self._all_replied(collected):
                 break
+        self._vet(collected, vet)
         self._check(collected)
         return collected
 
@@ -119,7 +142,7 @@ class RoundExchange:
     ) -> None:
         """Send to all clients that have not replied; ``owners`` records which client each node was asked for."""
         asked, end = collected.announcement, self.transport.clock() + self.settings.timeout
-        looked = -math.inf
+        looked, told = -math.inf, self.transport.clock()
         messaged: set[int] = set()
         while True:
             if self.transport.clock() - looked >= LOOK:
@@ -141,24 +164,31 @@ class RoundExchange:
             silent = {owners[node] for node in exchange.waiting} - set(collected.answers)
             if not silent and (self._all_replied(collected) or (self._enough(collected) and not asked.last)):
                 return
+            if self.transport.clock() - told >= NOTICE:
+                told = self.transport.clock()
+                missing = [self.registry.ids[k] for k in asked.everyone if k not in collected.answers]
+                logger.info("round %d: %s%s", asked.about, MARK, few(missing))
             if self.transport.clock() >= end:
+                for client in sorted(silent):
+                    collected.problems[client] = f"no reply within {self.settings.timeout:g} s (flower.timeout)"
+                    self.event(asked.about, self.registry.ids[client], collected.problems[client])
                 return
             self.transport.sleep(POLL)
 
-    def _reachable(self, collected: RoundReplies, online: Collection[int]) -> dict[int, int]:
+    def _reachable(self, collected: RoundReplies, online: Mapping[int, str]) -> dict[int, int]:
         """The clients that have not replied but are online, with their nodes."""
         nodes = {client: self.registry.nodes.get(client) for client in collected.announcement.everyone}
         return {
             k: node for k, node in nodes.items() if node is not None and node in online and k not in collected.answers
         }
 
-    def _greet(self, online: Collection[int], round: int) -> None:
+    def _greet(self, online: Mapping[int, str], round: int) -> None:
         waiting = self._hellos.waiting
         messages = {node: hello for node, hello in self.registry.unknown_nodes(online).items() if node not in waiting}
         for reply in [*self._hellos.send(messages), *self._hellos.receive()]:
             try:
                 self.registry.register(reply, online)
-            except Claimed as error:
+            except (Bound, Claimed) as error:
                 self.event(round, "", str(error))
 
     def _receive(self, collected: RoundReplies, client: int, reply: NodeReply) -> None:
@@ -169,19 +199,28 @@ class RoundExchange:
             collected.problems[client] = reply.problem
             self.event(asked.about, name, f"no reply: {reply.problem}")
             return
-        round = asked.training if client in asked.selected else None
-        expected = Expected(token=asked.token, client=name, round=round, evaluated=asked.evaluate, **self._expected)
         try:
-            answer = replies.read(reply.fields, reply.tensors, expected)
-        except replies.Stale:
+            if reply.refused is not None:
+                raise FedapmError(reply.refused)
+            answer = replies.read(reply.fields, reply.tensors, collected.expected_of(client))
+        except replies.Stale as error:
+            collected.problems[client] = str(error)
+            self.event(asked.about, name, str(error))
             return
         except FedapmError as error:
             # the node may belong to another client now
             self.registry.forget(client)
-            answer = ClientReply(bad=str(error))
+            answer = ClientReply(bad=one_line(str(error)))
         collected.answers[client] = answer
         if answer.bad is not None:
             self.event(asked.about, name, answer.bad)
+
+    def _vet(self, collected: RoundReplies, vet: Vet) -> None:
+        asked, answers = collected.announcement, collected.answers
+        updates = {k: reply.upload for k in collected.usable if (reply := answers[k].trained) is not None}
+        for client, verdict in vet(updates).items():
+            answers[client] = replace(answers[client], trained=None, bad=verdict.bad, diverged=verdict.diverged)
+            self.event(asked.about, self.registry.ids[client], verdict.bad or "")
 
     def _all_replied(self, collected: RoundReplies) -> bool:
         return set(collected.answers) == set(collected.announcement.everyone)

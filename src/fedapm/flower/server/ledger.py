@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedapm.flower.problem import DataSummary
+from fedapm.flower.server.norm_limit import Seen, read_seen
 from fedapm.flower.transport.version import FRESH, round_of
 from fedapm.simulation.stores.base import Undo
 
@@ -32,6 +33,9 @@ class Ledger:
     """The digest of u⁰."""
     round: int = 0
     entries: dict[int, Entry] = field(default_factory=dict)
+    norms: Seen = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    """The fingerprint of each client's key."""
 
     def __len__(self) -> int:
         return len(self.data_summaries)
@@ -45,13 +49,13 @@ class Ledger:
         """A client's entry."""
         return self.entries.get(client, Entry())
 
-    def settle(self, round: int, changes: Mapping[int, Entry]) -> Undo:
+    def settle(self, round: int, changes: Mapping[int, Entry], norms: Seen) -> Undo:
         """Apply a round's changes; returns a function that undoes them."""
-        before, entries = self.round, self.entries
-        self.round, self.entries = round, {**entries, **changes}
+        before = self.round, self.entries, self.norms
+        self.round, self.entries, self.norms = round, {**self.entries, **changes}, norms
 
         def undo() -> None:
-            self.round, self.entries = before, entries
+            self.round, self.entries, self.norms = before
 
         return undo
 
@@ -63,6 +67,8 @@ class Ledger:
             "round": self.round,
             "clients": {client: data_summary.to_json() for client, data_summary in self.data_summaries.items()},
             "entries": {str(k): [e.accepted, e.contribution] for k, e in sorted(self.entries.items())},
+            "norms": self.norms,
+            "keys": dict(self.keys),
         }
 
     @classmethod
@@ -74,4 +80,6 @@ class Ledger:
         data_summaries = {
             str(client): DataSummary.from_json(data_summary) for client, data_summary in note["clients"].items()
         }
-        return cls(str(note["run"]), data_summaries, str(note["start"]), int(note["round"]), entries)
+        norms = read_seen(note.get("norms", {}))
+        keys = {str(client): str(key) for client, key in note.get("keys", {}).items()}
+        return cls(str(note["run"]), data_summaries, str(note["start"]), int(note["round"]), entries, norms, keys)

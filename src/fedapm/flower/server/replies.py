@@ -1,4 +1,7 @@
-"""Replies: parses and checks a client's reply before any of it is used."""
+"""Replies: parses and checks a client's reply before any of it is used.
+
+Every field has a type, a range and a length. A reply with anything else is refused as a whole and named.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from fedapm.core.algorithm import Upload
-from fedapm.core.metrics import Score
+from fedapm.core.metrics import Metric, Score
 from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
+from fedapm.flower.fields import LARGEST, flag, items, number, table, text, whole
 from fedapm.flower.problem import Template
+from fedapm.flower.text import one_line, shown
 from fedapm.flower.transport import codec
+from fedapm.flower.transport.version import VERSION
+
+FIELDS = (
+    "protocol", "run", "token", "client", "refused", "remarks", "lost", "has", "why", "scores", "closing_scores",
+    "drift", "trained",
+)  # fmt: skip
+"""All that a reply may hold."""
+TEXT = 10_000
+"""The longest text in a reply; of what is shown or stored, much less is kept."""
+REMARKS = 20
+"""How many remarks are kept of a reply."""
+SHARE = 1e-6
+"""How far rounding may take a share of one beyond 0 or 1."""
+STEPS = 10**12
+"""The most steps, and epochs, of a solver."""
 
 
 class Stale(FedapmError):
-    """A reply to an earlier message; it is ignored."""
+    """A reply to another announcement."""
+
+
+class Refused(FedapmError):
+    """The client itself refuses the message."""
 
 
 @dataclass(frozen=True)
@@ -47,103 +73,175 @@ class ClientReply:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What a valid reply looks like."""
+class ReplyForm:
+    """What all replies of a run have in common."""
 
+    template: Template
+    weighed: bool
+    """Whether the weight of an upload is the client's α_i, and not one that the method makes up."""
+    views: Sequence[str]
+    metrics: Sequence[Metric]
+    gaps: int
+    """How many distances a drift may have."""
+
+    @property
+    def limit(self) -> int:
+        """The most bytes of tensors in a reply."""
+        forms = [form for parts in self.template.values() for form in parts.values()]
+        numbers = sum(math.prod(shape) * torch.empty((), dtype=dtype).element_size() for shape, dtype in forms)
+        return codec.block_limit(numbers, len(forms))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a valid reply of one client to one announcement looks like."""
+
+    form: ReplyForm
     run: str
     token: str
     client: str
+    accepted: str
+    """The version the client was told to continue from."""
     round: int | None
     """The round to train in; None if the client only evaluates."""
     evaluated: bool
-    template: Template
-    views: Sequence[str]
-    names: Sequence[str]
+    closed: bool
+    """Whether the closing phase was asked for."""
+    weight: float | None
+    """The weight its upload must have, by its registered samples; None where the method has weights of its own."""
+    heaviest: float
+    """The largest weight it may have, in any method."""
+    certain: Mapping[str, Mapping[str, float]]
+    """Numbers its upload must hold whatever the client's data is."""
 
 
 def read(note: codec.Fields, tensors: codec.Tensors, expected: Expected) -> ClientReply:
     """Parse a reply, or raise an error that says what is wrong with it."""
     for key, value in (("run", expected.run), ("token", expected.token)):
         if note.get(key) != value:
-            raise Stale(f"its answer is to another announcement ({key} {note.get(key)!r}).")
+            raise Stale(f"its answer is to another announcement ({key} {shown(note.get(key))}).")
+    table(note, "its reply", FIELDS, ("protocol",))
+    if note["protocol"] != codec.PROTOCOL or isinstance(note["protocol"], bool):
+        raise FedapmError(f"it speaks protocol {shown(note['protocol'])}, the server {codec.PROTOCOL}.")
     if "refused" in note:
-        raise FedapmError(str(note["refused"]))
+        raise Refused(one_line(text(note["refused"], "its refusal", TEXT)) or "it refuses without a reason.")
     if note.get("client") != expected.client:
-        raise FedapmError(f"it answers as client {note.get('client')!r}.")
-    remarks = tuple(str(text) for text in note.get("remarks", ()))
+        raise FedapmError(f"it answers as client {shown(note.get('client'))}.")
+    remarks = _remarks(note.get("remarks", []))
     if "lost" in note:
-        has = ", ".join(map(str, note.get("has", ()))) or "nothing"
-        return ClientReply(lost=f"the server accepted version {note['lost']}, it has {has}", remarks=remarks)
-    scores = _scores(note.get("scores"), expected) if expected.evaluated else None
-    drift = _numbers(note.get("drift")) if expected.evaluated and note.get("drift") is not None else None
+        return ClientReply(lost=_lost(note, expected), remarks=remarks)
+    asked = ["scores"] * expected.evaluated + ["closing_scores"] * expected.closed
+    asked += ["trained"] * (expected.round is not None)
+    for key in ("scores", "closing_scores", "trained", "drift", "has", "why"):
+        if (key in note) != (key in asked) and not (key == "drift" and expected.evaluated):
+            raise FedapmError(f"its reply {'lacks' if key in asked else 'has'} the field {key!r}.")
+    scores = _scores(note["scores"], "scores", expected) if expected.evaluated else None
+    closing = _scores(note["closing_scores"], "closing scores", expected) if expected.closed else None
+    drift = _drift(note.get("drift"), expected)
     if expected.round is None:
-        return ClientReply(scores, drift, remarks=remarks, closing_scores=_scores(note.get("closing_scores"), expected))
-    trained = note.get("trained")
-    if isinstance(trained, Mapping) and trained.get("finite") is False:
+        if tensors:
+            raise FedapmError("its reply holds tensors that were not asked for.")
+        return ClientReply(scores, drift, remarks=remarks, closing_scores=closing)
+    trained = _trained(note["trained"], tensors, expected)
+    if trained is None:
         return ClientReply(scores, drift, bad="its update is not finite", diverged=True, remarks=remarks)
-    try:
-        return ClientReply(scores, drift, _trained(trained, tensors, expected), remarks=remarks)
-    except _NotFinite:
-        return ClientReply(scores, drift, bad="its update is not finite", diverged=True, remarks=remarks)
-    except FedapmError as error:
-        return ClientReply(scores, drift, bad=str(error), remarks=remarks)
+    return ClientReply(scores, drift, trained, remarks=remarks)
 
 
-class _NotFinite(Exception):
-    """An update that is not finite."""
+def _remarks(value: Any) -> tuple[str, ...]:
+    lines = [one_line(text(remark, "one of its remarks", codec.NOTE_LIMIT)) for remark in items(value, "its remarks")]
+    return tuple(line for line in lines[:REMARKS] if line)
 
 
-def _trained(note: Any, tensors: codec.Tensors, expected: Expected) -> TrainReply:
-    if not isinstance(note, Mapping) or note.get("round") != expected.round:
-        raise FedapmError(f"it has no result of round {expected.round}.")
-    sums = {}
-    names = note.get("sums")
-    if not isinstance(names, Mapping) or set(names) != set(expected.template):
-        raise FedapmError(f"its upload holds {_listed(names)}, not {_listed(expected.template)}.")
-    for name, parts in expected.template.items():
-        tensors_of_sum = {
-            n.removeprefix(f"sums/{name}/"): t for n, t in tensors.items() if n.startswith(f"sums/{name}/")
-        }
-        for odd in sorted(set(tensors_of_sum) ^ set(parts)):
-            raise FedapmError(f"its {name} {'lacks' if odd in parts else 'also holds'} {odd!r}.")
-        for part, (shape, dtype) in parts.items():
-            if tuple(tensors_of_sum[part].shape) != shape or tensors_of_sum[part].dtype != dtype:
-                there = f"{tuple(tensors_of_sum[part].shape)} and {tensors_of_sum[part].dtype}"
-                raise FedapmError(f"its {name} has {part!r} of shape {there}, not {shape} and {dtype}.")
-        sums[name] = Vec({part: tensors_of_sum[part] for part in parts})
-    if len(tensors) != sum(map(len, expected.template.values())):
-        raise FedapmError("its upload holds tensors that belong to no sum.")
-    try:
-        upload = Upload(sums, float(note["weight"]))
-        log = [SolveStats(**solved) for solved in note["log"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise FedapmError(f"its upload is not complete ({error}).") from None
+def _lost(note: codec.Fields, expected: Expected) -> str:
+    if not expected.accepted or note["lost"] != expected.accepted:
+        raise FedapmError(f"it says that it lost version {shown(note['lost'])}, which it was not asked for.")
+    has = [text(version, "one of its versions", 40) for version in items(note.get("has", []), "its versions")]
+    if odd := next((version for version in has if VERSION.fullmatch(version) is None), None):
+        raise FedapmError(f"it says that it has {shown(odd)}, which is not a version id.")
+    text(note.get("why", ""), "its reason", TEXT)
+    listed = ", ".join(has[-3:]) or "nothing"
+    return f"the server accepted version {expected.accepted}, it has {listed}"
+
+
+def _trained(value: Any, tensors: codec.Tensors, expected: Expected) -> TrainReply | None:
+    """The result of training; None where it is not finite."""
+    fields = table(value, "its result", ("round", "finite", "weight", "sums", "log"), ("round", "finite"))
+    if whole(fields["round"], "the round of its result", 0, STEPS) != expected.round:
+        raise FedapmError(f"it has no result of round {expected.round}, but of {fields['round']}.")
+    if not flag(fields["finite"], "its field 'finite'"):
+        return None
+    table(fields, "its result", fields, ("weight", "sums", "log"))
+    sums = _sums(fields["sums"], tensors, expected.form.template)
+    weight = number(fields["weight"], "its weight", 0.0, expected.heaviest)
+    if not weight or (expected.weight is not None and weight != expected.weight):
+        right = "a positive one" if expected.weight is None else f"{expected.weight:g}, by its registered samples"
+        raise FedapmError(f"its weight is {weight:g}, not {right}.")
+    log = [_solved(solved) for solved in items(fields["log"], "its log")]
+    upload = Upload(sums, weight)
     if not upload.is_finite():
-        raise _NotFinite
-    if upload.weight < 0:
-        raise FedapmError(f"its weight {upload.weight} is negative.")
+        return None
+    for name, numbers in expected.certain.items():
+        for part, sure in numbers.items():
+            found = float(sums[name][part])
+            if not math.isclose(found, sure, rel_tol=1e-6):
+                raise FedapmError(f"its {name} has {part} = {found:g}, which must be {sure:g} in this round.")
     return TrainReply(upload, log)
 
 
-def _scores(note: Any, expected: Expected) -> dict[str, dict[str, Score]] | None:
-    if not isinstance(note, Mapping) or set(note) != set(expected.views):
-        return None
-    tensors_of_sum: dict[str, dict[str, Score]] = {}
-    for view in expected.views:
-        row = note[view]
-        if not isinstance(row, Mapping) or set(row) != set(expected.names):
-            return None
-        if not all(v is None or isinstance(v, int | float) for v in row.values()):
-            return None
-        tensors_of_sum[view] = {name: None if row[name] is None else float(row[name]) for name in expected.names}
-    return tensors_of_sum
+def _sums(names: Any, tensors: codec.Tensors, template: Template) -> dict[str, Vec]:
+    if not isinstance(names, Mapping) or names != {name: list(parts) for name, parts in template.items()}:
+        raise FedapmError(f"its upload holds {_listed(names)}, not {_listed(template)} of the network's parameters.")
+    labels = {f"sums/{name}/{part}" for name, parts in template.items() for part in parts}
+    for odd in sorted(set(tensors) ^ labels):
+        raise FedapmError(f"its upload {'lacks' if odd in labels else 'also holds'} {shown(odd)}.")
+    sums = {}
+    for name, parts in template.items():
+        sums[name] = Vec({part: tensors[f"sums/{name}/{part}"] for part in parts})
+        for part, (shape, dtype) in parts.items():
+            tensor = sums[name][part]
+            if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+                there = f"{one_line(str(tuple(tensor.shape)), 80)} and {tensor.dtype}"
+                raise FedapmError(f"its {name} has {part!r} of shape {there}, not {shape} and {dtype}.")
+    return sums
 
 
-def _numbers(note: Any) -> list[float] | None:
-    if not isinstance(note, list) or not all(isinstance(v, int | float) and math.isfinite(v) for v in note):
+def _solved(value: Any) -> SolveStats:
+    """What the solver did in one call; a loss or residual that diverged may be no number."""
+    fields = table(value, "an entry of its log", ("epochs", "loss", "xi", "residual", "steps"), ("epochs", "loss"))
+    loss, xi, residual = (fields.get(name) for name in ("loss", "xi", "residual"))
+    return SolveStats(
+        number(fields["epochs"], "the epochs in its log", 0, STEPS),
+        None if loss is None else number(loss, "a loss in its log", finite=False),
+        None if xi is None else number(xi, "ξ in its log", 0.0),
+        None if residual is None else number(residual, "a residual in its log", 0.0, finite=False),
+        whole(fields.get("steps", 0), "the steps in its log", 0, STEPS),
+    )
+
+
+def _scores(value: Any, what: str, expected: Expected) -> dict[str, dict[str, Score]]:
+    rows = table(value, f"its {what}", expected.form.views, expected.form.views)
+    names = [metric.name for metric in expected.form.metrics]
+    scores: dict[str, dict[str, Score]] = {}
+    for view in expected.form.views:
+        row = table(rows[view], f"its {what} of {view}", names, names)
+        scores[view] = {metric.name: _score(row[metric.name], metric) for metric in expected.form.metrics}
+    return scores
+
+
+def _score(value: Any, metric: Metric) -> Score:
+    if value is None:
         return None
-    return [float(v) for v in note]
+    low, high = (-SHARE, 1 + SHARE) if metric.unit == "%" else (-LARGEST, LARGEST)
+    return number(value, f"its {metric.name}", low, high, finite=False)
+
+
+def _drift(value: Any, expected: Expected) -> list[float] | None:
+    if value is None:
+        return None
+    gaps = [number(gap, "its drift", 0.0, finite=False) for gap in items(value, "its drift", expected.form.gaps)]
+    return gaps if gaps and all(map(math.isfinite, gaps)) else None
 
 
 def _listed(names: Any) -> str:
-    return ", ".join(map(str, names)) or "nothing" if isinstance(names, Mapping) else "no sums"
+    return one_line(", ".join(map(str, names)) or "nothing", 100) if isinstance(names, Mapping) else "no sums"

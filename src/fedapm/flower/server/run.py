@@ -20,8 +20,11 @@ from fedapm.flower.server.ledger import Ledger
 from fedapm.flower.server.log import RoundLog
 from fedapm.flower.server.node_registry import NodeRegistry
 from fedapm.flower.server.readmission import requested
+from fedapm.flower.server.replies import ReplyForm
 from fedapm.flower.settings import Deployment
+from fedapm.flower.text import few
 from fedapm.flower.transport import codec
+from fedapm.flower.transport.keys import read_registry
 from fedapm.flower.transport.traffic import MessageLog
 from fedapm.flower.transport.transport import Transport
 from fedapm.runs.config import changed_settings, read_config, write_config
@@ -79,11 +82,12 @@ class Server:
         """Find the nodes and run to the last round."""
         saved = self.checkpoints.load(self.out / CHECKPOINTS) if is_run(self.out) else None
         run = saved.ledger.run if saved is not None else uuid.uuid4().hex
-        registry = NodeRegistry(self.deployment, run)
+        registry = NodeRegistry(self.deployment, run, self._keys(saved))
         registry.call(self.transport, self.flower.wait, lambda called: not called.absent)
         data_summaries = self._population(registry, saved)
         problem = server_problem(self.experiment, data_summaries, self.model, self.loss)
         ledger = saved.ledger if saved is not None else Ledger(run, data_summaries, codec.digest(problem.u0))
+        ledger.keys = registry.keys
         if ledger.start != codec.digest(problem.u0):
             raise FedapmError(
                 f"the shared parameters start from other values than when {self.out} began; go on with the same "
@@ -107,11 +111,18 @@ class Server:
         state = loop.run(resumed, records)
         writer.finish(state, "complete")
 
+    def _keys(self, saved: Saved | None) -> dict[str, str]:
+        """The keys of clients that are known before any node has reported."""
+        known = dict(saved.ledger.keys) if saved is not None else {}
+        if self.flower.registry is None:
+            return known
+        return read_registry(Path(self.flower.registry), self.deployment.clients)
+
     def _population(self, roll: NodeRegistry, saved: Saved | None) -> dict[str, DataSummary]:
         if saved is None:
             if roll.absent:
                 raise FedapmError(
-                    f"{_few(roll.absent)} did not show up within {self.flower.wait:g} s (flower.wait); start their "
+                    f"{few(roll.absent)} did not show up within {self.flower.wait:g} s (flower.wait); start their "
                     "nodes, and see the SuperNodes' logs."
                 )
             data_summaries = {client: roll.data_summaries[k] for k, client in enumerate(roll.ids)}
@@ -127,14 +138,16 @@ class Server:
 
     def _engine(self, problem: Problem, ledger: Ledger, registry: NodeRegistry) -> FlowerEngine:
         classified = next(iter(ledger.data_summaries.values())).classified
-        expected = {
-            "run": ledger.run,
-            "template": template(problem, self.experiment),
-            "views": self.experiment.algorithm.views,
-            "names": [metric.name for metric in problem.metrics if metric.applies(classified)],
-        }
+        uploads, weighed = template(problem, self.experiment)
+        form = ReplyForm(
+            uploads,
+            weighed,
+            self.experiment.algorithm.views,
+            [metric for metric in problem.metrics if metric.applies(classified)],
+            len(problem.drift_names),
+        )
         return FlowerEngine(
-            RoundExchange(self.transport, registry, self.flower, self._event, expected),
+            RoundExchange(self.transport, registry, self.flower, self._event, form.limit),
             self.deployment,
             problem,
             ledger,
@@ -142,6 +155,7 @@ class Server:
             self.checkpoints,
             lambda client, version: requested(self.out, ledger.ids[client], version),
             self._event,
+            form,
         )
 
     def _begin_folder(self, engine: FlowerEngine, spec: RunSpec) -> RecordWriter:
@@ -192,6 +206,8 @@ def _check_same(out: Path, deployment: Deployment) -> None:
     # part of a contribution could not be withdrawn
     fixed = ("clients", "keep_contributions")
     before, now = notes.get("flower", {}), deployment.to_json()
+    if not isinstance(before, dict):
+        raise FedapmError(f"{out / ENGINE} does not hold the settings of a run on Flower; use another folder.")
     also = [f"flower.{name}" for name in fixed if before.get(name) != now[name]]
     advice = "use them, or another folder"
     check_settings(out, deployment.experiment.tables(), advice, more_rounds=True, also_changed=also)
@@ -206,8 +222,3 @@ def _check_alike(data_summaries: dict[str, DataSummary]) -> None:
                 f"client {client} has inputs {data_summary.inputs} and targets {data_summary.target}, client {first} "
                 f"has {expected.inputs} and {expected.target}; give all clients data of the same form."
             )
-
-
-def _few(names: list[str]) -> str:
-    listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    return f"client{'s' * (len(names) > 1)} {listed}"

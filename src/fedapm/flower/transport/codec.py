@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import safetensors
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors.torch import load, save
@@ -18,15 +17,28 @@ from torch import Tensor
 
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
+from fedapm.flower.text import one_line, shown
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised whenever the two sides would no longer understand each other's messages."""
 FIELDS, TENSORS, FORMAT = "note", "vectors", "safetensors"
 """The names of a message's two records, and of the one array in the second."""
 
+NOTE_LIMIT = 4 << 20
+"""The most bytes of JSON fields in a message."""
+BLOCK_LIMIT = 2 << 30
+"""The most bytes of tensors in a message, where nothing more exact is known."""
+BLOCK_SPARE = 1 << 16
+"""What a block may hold beside the numbers of its tensors: names, shapes, padding."""
+
 Fields = dict[str, Any]
 """A message's JSON fields."""
 Tensors = dict[str, Tensor]
+
+
+def block_limit(numbers: int, tensors: int) -> int:
+    """The most bytes a block of so many tensors may have whose numbers take so many bytes."""
+    return numbers + 1024 * tensors + BLOCK_SPARE
 
 
 def block(tensors: Mapping[str, Tensor]) -> ArrayRecord | None:
@@ -52,44 +64,60 @@ def size(content: RecordDict) -> int:
     fields, tensors = content.get(FIELDS), content.get(TENSORS)
     text = fields.get("json") if isinstance(fields, ConfigRecord) else None
     arrays = tensors.values() if isinstance(tensors, ArrayRecord) else ()
-    return (len(text.encode()) if isinstance(text, str) else 0) + sum(len(array.data) for array in arrays)
+    return (len(text.encode(errors="replace")) if isinstance(text, str) else 0) + sum(
+        len(array.data) for array in arrays
+    )
 
 
-def decode(content: RecordDict) -> tuple[Fields, Tensors]:
+def decode(content: RecordDict, limit: int = BLOCK_LIMIT) -> tuple[Fields, Tensors]:
     """A message's fields and tensors.
+
+    Args:
+        content: What was received.
+        limit: The most bytes its tensors may have; a larger block is refused before it is read.
 
     Raises:
         FedapmError: If the content is not what :func:`records` makes.
     """
     unknown = sorted(set(content) - {FIELDS, TENSORS})
     if unknown:
-        raise FedapmError(f"a message holds an unknown record {unknown[0]!r}.")
-    return _fields(content), _tensors(content)
+        raise FedapmError(f"a message holds an unknown record {shown(unknown[0])}.")
+    return _fields(content), _tensors(content, limit)
 
 
 def _fields(content: RecordDict) -> Fields:
     record = content.get(FIELDS)
-    text = record.get("json") if isinstance(record, ConfigRecord) else None
+    text = record.get("json") if isinstance(record, ConfigRecord) and len(record) == 1 else None
+    if not isinstance(text, str):
+        raise FedapmError("a message has no fields.")
+    if len(text) > NOTE_LIMIT:
+        raise FedapmError(f"a message's fields have {len(text)} characters; at most {NOTE_LIMIT} are allowed.")
     try:
-        fields = json.loads(text) if isinstance(text, str) else None
+        fields = json.loads(text)
+    except RecursionError:
+        raise FedapmError("a message's fields are nested too deeply.") from None
     except ValueError as error:
-        raise FedapmError(f"a message's fields are not JSON ({error}).") from None
+        raise FedapmError(f"a message's fields are not JSON ({one_line(str(error))}).") from None
     if not isinstance(fields, dict):
         raise FedapmError("a message has no fields.")
     return fields
 
 
-def _tensors(content: RecordDict) -> Tensors:
+def _tensors(content: RecordDict, limit: int) -> Tensors:
     record = content.get(TENSORS)
     if record is None:
         return {}
     array = record.get(FORMAT) if isinstance(record, ArrayRecord) else None
     if array is None or set(record) != {FORMAT} or array.stype != FORMAT:
         raise FedapmError("a message's tensors are not one block of safetensors.")
+    if len(array.data) > limit:
+        raise FedapmError(f"a message's tensors have {len(array.data)} bytes; at most {limit} are allowed.")
     try:
         tensors = load(array.data)
-    except (safetensors.SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise FedapmError(f"a message's tensors cannot be read ({str(error).splitlines()[0]}).") from None
+    except Exception as error:  # safetensors and torch raise many types for damaged bytes
+        raise FedapmError(
+            f"a message's tensors cannot be read ({one_line(str(error) or type(error).__name__)})."
+        ) from None
     # copies, because some kernels round by alignment and a block's tensors begin anywhere
     return {n: t.clone() for n, t in tensors.items()}
 

@@ -13,7 +13,9 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedapm.errors import FedapmError
+from fedapm.flower.text import one_line
 from fedapm.flower.transport import codec
+from fedapm.flower.transport.keys import fingerprint
 from fedapm.flower.transport.traffic import Traffic
 
 POLL = 0.5
@@ -28,6 +30,9 @@ class NodeReply:
     fields: codec.Fields = field(default_factory=dict)
     tensors: codec.Tensors = field(default_factory=dict)
     problem: str | None = None
+    """Why no reply came."""
+    refused: str | None = None
+    """Why a reply that came could not be decoded."""
 
 
 class Transport:
@@ -42,9 +47,9 @@ class Transport:
         self.grid, self.clock, self.sleep = grid, clock, sleep
         self.traffic = Traffic()
 
-    def online(self) -> set[int]:
-        """The ids of the nodes that are connected now."""
-        return set(self.grid.get_node_ids())
+    def online(self) -> dict[int, str]:
+        """The ids of the nodes that are connected now, each with the fingerprint of its key."""
+        return {node.node_id: fingerprint(node.public_key) for node in self.grid.get_nodes()}
 
 
 class Exchange:
@@ -55,10 +60,11 @@ class Exchange:
         kind: Flower's message type.
         group: Flower's group id.
         lifetime: Seconds until the SuperLink drops a message.
+        limit: The most bytes of tensors in a reply; a larger one is refused before it is decoded.
     """
 
-    def __init__(self, transport: Transport, kind: str, group: str, lifetime: float) -> None:
-        self.transport, self.kind, self.group, self.lifetime = transport, kind, group, lifetime
+    def __init__(self, transport: Transport, kind: str, group: str, lifetime: float, limit: int) -> None:
+        self.transport, self.kind, self.group, self.lifetime, self.limit = transport, kind, group, lifetime, limit
         self._pending: dict[str, int] = {}
 
     @property
@@ -92,17 +98,17 @@ class Exchange:
             # the SuperLink's own error replies do not name the node, so the message they answer does
             node = self._pending.pop(message.metadata.reply_to_message_id, None)
             if node is not None:
-                replies.append(_reply(node, message))
+                replies.append(_reply(node, message, self.limit))
                 if message.has_content():
                     self.transport.traffic.count_received(message.content)
         return replies
 
 
-def _reply(node: int, message: Message) -> NodeReply:
+def _reply(node: int, message: Message, limit: int) -> NodeReply:
     if message.has_error():
-        reason = (message.error.reason or "").strip()
-        return NodeReply(node, problem=reason.splitlines()[-1] if reason else f"error {message.error.code}")
+        lines = (message.error.reason or "").strip().splitlines()
+        return NodeReply(node, problem=one_line(lines[-1]) if lines else f"error {message.error.code}")
     try:
-        return NodeReply(node, *codec.decode(message.content))
+        return NodeReply(node, *codec.decode(message.content, limit))
     except FedapmError as error:
-        return NodeReply(node, problem=str(error))
+        return NodeReply(node, refused=str(error))

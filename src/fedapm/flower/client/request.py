@@ -1,0 +1,174 @@
+"""What the server asks of a node: each field of its messages checked before any of it is used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedapm.core.algorithm import State
+from fedapm.core.vec import Vec
+from fedapm.errors import FedapmError
+from fedapm.experiments.settings import Experiment
+from fedapm.flower.fields import flag, items, number, table, text, whole
+from fedapm.flower.text import one_line, shown
+from fedapm.flower.transport.codec import Fields, Tensors
+from fedapm.flower.transport.version import round_of
+from fedapm.simulation.stores.base import restore
+
+RUN, TOKEN, DIGEST = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{64}")
+CLIENTS, SAMPLES, CLASSES, ROUNDS = 10**6, 10**12, 10**6, 10**9
+"""The most that a message may speak of."""
+ID, PARAMETERS, DIMENSIONS, DAYS = 1000, 100_000, 16, 366 * 86400.0
+HEADER = ("protocol", "run", "token")
+HELLO = ("protocol", "run", "hello", "settings")
+ROUND = (
+    *HEADER, "settings", "client", "position", "m", "samples", "batches", "classes", "u0", "down", "round", "evaluate",
+    "closing", "finish", "accepted", "keep", "train", "limit",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HelloRequest:
+    """The question which client a node is."""
+
+    clients: list[str]
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class RoundRequest:
+    """The work of one round."""
+
+    run: str
+    token: str
+    client: str
+    position: int
+    experiment: Experiment
+    m: int
+    samples: int
+    classes: int
+    batches: float
+    shapes: dict[str, list[int]]
+    """Names and shapes of the shared parameters."""
+    digest: str
+    """A checksum of u⁰."""
+    down: Mapping[str, Any]
+    """What describes the broadcast's tensors."""
+    round: int
+    evaluate: bool
+    closing: int
+    """Epochs of the closing phase."""
+    finish: bool
+    """Whether the model is written."""
+    accepted: str
+    keep: str
+    train: int | None
+    """The round to train in."""
+
+
+def read_hello(fields: Fields) -> HelloRequest:
+    """The question which client a node is, or an error that says what is wrong with it."""
+    table(fields, "the server's message", HELLO, HELLO)
+    clients = [text(client, "a client's id", ID) for client in items(fields["hello"], "the list of clients", CLIENTS)]
+    if len(set(clients)) != len(clients):
+        raise FedapmError("the server names a client twice.")
+    return HelloRequest(clients, _experiment(fields["settings"]))
+
+
+def read_round(fields: Fields) -> RoundRequest:
+    """The work of one round, or an error that says what is wrong with the message."""
+    table(fields, "the server's message", ROUND, ROUND)
+    m = whole(fields["m"], "the number of clients", 1, CLIENTS)
+    round = whole(fields["round"], "the round", 0, ROUNDS)
+    train, accepted, keep = fields["train"], fields["accepted"], fields["keep"]
+    if train is not None and whole(train, "the round to train in", 1, ROUNDS) != round + 1:
+        raise FedapmError(f"the server asks for round {train} after round {round}.")
+    for version in (accepted, keep):
+        round_of(text(version, "a version", 40))
+    start = table(fields["u0"], "the start", ("digest", "shapes"), ("digest", "shapes"))
+    return RoundRequest(
+        _matched(fields["run"], "the run's id", RUN),
+        _matched(fields["token"], "the announcement's token", TOKEN),
+        text(fields["client"], "the client's id", ID),
+        whole(fields["position"], "the client's position", 0, m - 1),
+        _experiment(fields["settings"]),
+        m,
+        whole(fields["samples"], "the number of all samples", 1, SAMPLES),
+        whole(fields["classes"], "the number of classes", 0, CLASSES),
+        number(fields["batches"], "the mean number of batches", 0.0, SAMPLES),
+        _shapes(start["shapes"]),
+        _matched(start["digest"], "the digest of the start", DIGEST),
+        table(fields["down"], "the note of the broadcast", fields["down"] if isinstance(fields["down"], dict) else ()),
+        round,
+        flag(fields["evaluate"], "the field 'evaluate'"),
+        whole(fields["closing"], "the epochs of the closing phase", 0, ROUNDS),
+        flag(fields["finish"], "the field 'finish'"),
+        accepted,
+        keep,
+        train,
+    )
+
+
+def time_limit(fields: Fields) -> float:
+    """Seconds after which nobody waits for the reply to a message."""
+    return number(fields.get("limit", DAYS), "the time limit", 0.0, DAYS)
+
+
+def read_broadcast(note: Mapping[str, Any], tensors: Tensors, like: State) -> State:
+    """The server's broadcast, which must have the names, shapes and types of the method's own.
+
+    Args:
+        note: What describes the tensors.
+        tensors: The tensors.
+        like: What the method broadcasts at the start.
+    """
+    if set(note) != set(like):
+        raise FedapmError(f"the broadcast holds {_listed(note)}, not {_listed(like)}.")
+    labels = {f"down/{field}/{name}" for field, value in like.vectors.items() for name in value}
+    for odd in sorted(set(tensors) ^ labels):
+        raise FedapmError(f"the broadcast {'lacks' if odd in labels else 'also holds'} {shown(odd)}.")
+    for field, value in like.items():
+        if not isinstance(value, Vec):
+            number(note[field], f"the broadcast's {field}")
+            continue
+        if note[field] != list(value.names):
+            raise FedapmError(f"the broadcast's {field} has other parameters than the network.")
+        for name, right in value.items():
+            tensor = tensors[f"down/{field}/{name}"]
+            if tensor.shape != right.shape or tensor.dtype != right.dtype:
+                there, here = f"{list(tensor.shape)} {tensor.dtype}", f"{list(right.shape)} {right.dtype}"
+                raise FedapmError(f"the broadcast's {field} has {name!r} as {one_line(there, 80)}, not {here}.")
+    broadcast = State(**restore("down", tensors, note))
+    if not broadcast.is_finite():
+        raise FedapmError("the broadcast is not finite.")
+    return broadcast
+
+
+def _experiment(settings: Any) -> Experiment:
+    tables = table(settings, "the experiment", settings if isinstance(settings, dict) else ())
+    try:
+        return Experiment.from_tables(dict(tables))
+    except RecursionError:
+        raise FedapmError("the experiment's settings are nested too deeply.") from None
+
+
+def _matched(value: Any, what: str, pattern: re.Pattern[str]) -> str:
+    if pattern.fullmatch(text(value, what, 100)) is None:
+        raise FedapmError(f"{what} is {shown(value)}.")
+    return str(value)
+
+
+def _shapes(value: Any) -> dict[str, list[int]]:
+    shapes = table(value, "the shapes of the start", value if isinstance(value, dict) else ())
+    if len(shapes) > PARAMETERS:
+        raise FedapmError(f"the start names {len(shapes)} parameters; at most {PARAMETERS} are allowed.")
+    return {
+        name: [whole(n, "a size of the start", 0, SAMPLES) for n in items(shape, "a shape of the start", DIMENSIONS)]
+        for name, shape in shapes.items()
+    }
+
+
+def _listed(names: Any) -> str:
+    return one_line(", ".join(map(str, names)) or "nothing", 100)
