@@ -149,11 +149,14 @@ def workshop(name: str) -> Any:
 
 
 def picture(folder: Path) -> dict[str, str]:
-    """A digest of every file that equal runs have in common."""
+    """A digest of every file that equal runs have in common: of checkpoints the newest, which is that of the end."""
+    older = {
+        path for place in folder.rglob("checkpoints") for path in sorted(place.glob("round-*"))[:-1] if place.is_dir()
+    }
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in NOT_COMPARED and path.suffix != ".rows"
+        if path.is_file() and path.name not in NOT_COMPARED and path.suffix != ".rows" and path not in older
     }
 
 

@@ -738,3 +738,27 @@ def test_networks_that_differ_are_searched_where_they_agree() -> None:
     assert (result.model("few").head.out_features, result.model("many").head.out_features) == (2, 3)
     with refused("nothing can be shared"):
         fedapm.train(federation, lambda client: nn.Linear(4, client.classes), **AUTO)
+
+
+@pytest.mark.parametrize(
+    ("says", "options"),
+    [
+        ("no values yet", {"model": lambda: nn.Sequential(nn.LazyLinear(3))}),
+        ("no values yet", {"model": lambda: nn.Linear(4, 3, device="meta")}),
+        ("'meta' cannot be used", {"device": "meta"}),
+        ("solver.lr = 1e+300: should be at most", {"lr": 1e300}),
+        ("solver.weight_decay", {"weight_decay": 10**400}),
+    ],
+)
+def test_what_no_run_can_be_made_of_is_one_sentence(says: str, options: dict[str, Any]) -> None:
+    with refused(says):
+        fedapm.train(blob_clients(), options.pop("model", two_layers), personal=[], rounds=1, **options)
+
+
+def test_a_billion_rounds_begin_at_once() -> None:
+    class Stop(fedapm.Callback):
+        def on_round_end(self, state: Any, record: Any, seconds: float) -> None:
+            raise fedapm.StopRun("enough")
+
+    made = fedapm.train(blob_clients(), two_layers, personal=["head.*"], rounds=10**9, callbacks=[Stop()])
+    assert len(made.records) == 1

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import FrameType
+from typing import Any
 
 import click
 import typer
@@ -58,28 +59,33 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"fedapm {__version__}")
         return
-    with _ending_orderly() as received:
+    received: list[int] = []
+    try:
+        with _ending_orderly(received):
+            message, code = _outcome()
+    except KeyboardInterrupt:
+        # between two lines that are ready for it
+        message, code = "interrupted.", INTERRUPTED
+    if code == INTERRUPTED and received:
+        code = received[0]
+    if code:
+        # a second Ctrl-C has nothing left to end
+        with suppress(ValueError):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if message:
+            print(f"fedapm: {plain_line(message)}", file=sys.stderr)
+        raise SystemExit(code)
+
+
+def _outcome() -> tuple[str, int]:
+    """Do what the command line asks for; what to say at the end, and the exit code."""
+    try:
         # one thread a process: more only spin-wait on models of this size unless the user asks for them
         if "OMP_NUM_THREADS" not in os.environ:
             import torch
 
             torch.set_num_threads(1)
-        message, code = _outcome()
-        if code == INTERRUPTED:
-            code = received[0] if received else code
-        if code:
-            # a second Ctrl-C has nothing left to end
-            with suppress(ValueError):
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-            if message:
-                print(f"fedapm: {plain_line(message)}", file=sys.stderr)
-            raise SystemExit(code)
-
-
-def _outcome() -> tuple[str, int]:
-    """Do what the command line asks for; what to say at the end, and the exit code."""
-    configure()
-    try:
+        configure()
         # typer turns a Ctrl-C into a code that it returns
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         return ("interrupted.", code) if code == INTERRUPTED else ("", code if isinstance(code, int) else 0)
@@ -98,13 +104,12 @@ def _outcome() -> tuple[str, int]:
 
 
 @contextmanager
-def _ending_orderly() -> Iterator[list[int]]:
+def _ending_orderly(received: list[int]) -> Iterator[None]:
     """Let signals that end a process do so as Ctrl-C does: with a checkpoint and one line.
 
-    Yields:
-        The exit code of such a signal, once there was one.
+    Args:
+        received: Gets the exit code of such a signal.
     """
-    received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
         received.append(ENDING[signal.Signals(number)])
@@ -114,16 +119,27 @@ def _ending_orderly() -> Iterator[list[int]]:
         else:
             raise KeyboardInterrupt
 
+    def ignored(unraisable: Any) -> None:
+        """Python drops an exception in a destructor; a Ctrl-C that came just then comes again."""
+        if unraisable.exc_type is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
+            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+            again.daemon = True
+            again.start()
+        else:
+            shown(unraisable)
+
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield
         return
+    shown, sys.unraisablehook = sys.unraisablehook, ignored
     # nohup has a hangup ignored, and it stays so
     before = {number: answer for number in ENDING if (answer := signal.getsignal(number)) is not signal.SIG_IGN}
     for number in before:
         signal.signal(number, end)
     try:
-        yield received
+        yield
     finally:
+        sys.unraisablehook = shown
         for number, answer in before.items():
             signal.signal(number, answer)
 

@@ -7,7 +7,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ from fedapm.data.federation import Federation, client_position
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.newcomer import TrainedRun
 from fedapm.runs.files import write_atomic, write_json, write_tensors
-from fedapm.runs.folder import clear_beginning, locked, refuse_to_overwrite
+from fedapm.runs.folder import before_closing, clear_beginning, locked, refuse_to_overwrite
 from fedapm.runs.layout import CHECKPOINTS, CONFIG, MODELS, ROUNDS, UNSEEN, model_file
-from fedapm.runs.records import JsonLines, write_info
+from fedapm.runs.records import JsonLines, chained, write_info
 from fedapm.simulation.engines.base import LocalEngine
 from fedapm.simulation.engines.sequential import load_model
 from fedapm.simulation.spec import RunSpec, Tables
@@ -350,7 +350,8 @@ class Result(BaseResult):
             rounds = JsonLines(path / ROUNDS)
             for record in self.records:
                 rounds.append(record)
-            self.engine.save(path / CHECKPOINTS, self.state, self.records[-1])
+            digest = chained("", (before_closing(dict(record)) for record in self.records))
+            self.engine.save(path / CHECKPOINTS, replace(self.state, records=digest), self.records[-1])
             write_models(path, self)
             if self.unseen_clients:
                 write_unseen(path, self.unseen_clients)

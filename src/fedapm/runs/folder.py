@@ -283,17 +283,18 @@ def rewind(folder: Path, last_round: int, files: Iterable[str] = (ROUNDS, TIMING
         JsonLines(folder / name).rewind(last_round)
     rounds = JsonLines(folder / ROUNDS)
     for row in [row for row in rounds if "closing" in row]:
-        rounds.amend(_before_closing(row))
+        rounds.amend(before_closing(row))
     return list(rounds)
 
 
 def records_until(folder: Path, last_round: int) -> list[dict[str, Any]]:
     """The records that :func:`rewind` would leave; nothing is touched."""
     rows = JsonLines(folder / ROUNDS, RoundLine)
-    return [_before_closing(row) for row in rows if row["round"] <= last_round]
+    return [before_closing(row) for row in rows if row["round"] <= last_round]
 
 
-def _before_closing(row: dict[str, Any]) -> dict[str, Any]:
+def before_closing(row: dict[str, Any]) -> dict[str, Any]:
+    """A record as it was before a closing phase, and as checkpoints know it."""
     if "closing" not in row:
         return row
     return {k: v for k, v in row.items() if k != "closing"} | {"evaluations": row["closing"]["before"]}
