@@ -680,7 +680,10 @@ def test_a_split_that_is_not_given_is_searched(tmp_path: Path) -> None:
     result = fedapm.train(blob_clients(), two_layers, out=tmp_path / "run", **AUTO)
     chosen = json.loads((tmp_path / "run" / "split" / "split.json").read_text())["chosen"]
     assert result.settings["model"]["personal"] == chosen["personal"]
-    explicit = fedapm.train(blob_clients(), two_layers, personal=chosen["personal"], **AUTO)
+    # what the method leaves open is decided, too
+    decided = {name: result.settings["algorithm"][name] for name in ("rho", "sigma", "evaluate")}
+    assert decided["evaluate"] != "auto"
+    explicit = fedapm.train(blob_clients(), two_layers, personal=chosen["personal"], **decided, **AUTO)
     assert explicit.records == result.records
     loaded = fedapm.load(tmp_path / "run", two_layers)
     assert loaded.state_dict("a").keys() == result.state_dict("a").keys()

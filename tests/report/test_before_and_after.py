@@ -34,7 +34,10 @@ def runs(tmp_path):
             last["closing"] = {"epochs": 3, "bytes_down": 1, "before": before}
             (folder / "rounds.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
             scores = [({"accuracy": 0.2}, {"accuracy": 0.6}), ({"accuracy": 0.4}, {"accuracy": 0.8 + shift})]
-            clients = [{"id": str(k), "before": b, "after": a} for k, (b, a) in enumerate(scores)]
+            clients = [
+                {"id": str(k), "train": 9, "start": "mean", "epochs": 2, "before": b, "after": a}
+                for k, (b, a) in enumerate(scores)
+            ]
             (folder / "unseen.json").write_text(json.dumps({"clients": clients}))
     return tmp_path
 

@@ -96,7 +96,7 @@ def test_a_registered_metric_needs_no_description(registered: Metric, tmp_path: 
     assert "Brier score by round" in words_of(page_of(tmp_path))
 
 
-@pytest.mark.parametrize("metrics", [None, [], [3], [{}], [{"title": "nameless"}]])
+@pytest.mark.parametrize("metrics", [None, [], [{}], [{"title": "nameless"}]])
 def test_runs_that_describe_nothing_useful(tmp_path: Path, metrics: object) -> None:
     run = write_fake(tmp_path, Fake("fedapm", "FedAPM"))
     info = json.loads((run / "run.json").read_text())

@@ -92,7 +92,7 @@ def test_a_score_that_no_client_has_is_named(tmp_path: Path) -> None:
     clients = Federation.from_clients({str(k): pair for k, pair in enumerate(one_class)}, name="flat")
     options = Options(trials=1, rounds=1, metric="auc")
     with refused("auc", "--metric"):
-        search(tmp_path / "out", options=options, methods=["local"], clients=clients)
+        search(tmp_path / "out", {"model": {"name": "mlp"}}, options=options, methods=["local"], clients=clients)
 
 
 def test_trials_can_be_scored_by_a_metric_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

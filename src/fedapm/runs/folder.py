@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from fedapm.errors import FedapmError
 from fedapm.runs.config import changed_settings, read_config
-from fedapm.runs.files import is_leftover
+from fedapm.runs.files import is_leftover, read_json
 from fedapm.runs.layout import (
     CHECKPOINTS,
     CONFIG,
@@ -158,9 +158,17 @@ def is_nothing_yet(folder: Path, also: Iterable[str] = ()) -> bool:
         return True
     ours = {SESSIONS, *also, *(BEGINNING if is_run(folder) else ())}
     ours |= {LOGS} if _holds_only(folder / LOGS, OF_LOGS) else set()
-    if not _holds_only(folder, ours) or not _holds_only(folder / CHECKPOINTS, {ROWS}):
+    if not _holds_only(folder, ours) or not _holds_only(folder / CHECKPOINTS, {ROWS}) or _says_complete(folder):
         return False
     return not (folder / ROUNDS).is_file() or b"\n" not in (folder / ROUNDS).read_bytes()
+
+
+def _says_complete(folder: Path) -> bool:
+    """Whether a run.json is that of a finished run, whose records must have been there."""
+    try:
+        return is_run(folder) and read_json(folder / INFO).get("status") == "complete"
+    except FedapmError:
+        return True
 
 
 def clear_beginning(folder: Path) -> None:
