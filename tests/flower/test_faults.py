@@ -228,7 +228,7 @@ def test_nodes_that_come_and_go(tmp_path, monkeypatch):
 
 
 def test_clients_that_all_diverge_stop_the_run_with_advice(tmp_path):
-    case = Case.of(tmp_path, solver={"lr": 1e38, "epochs": 10})
+    case = Case.of(tmp_path, solver={"lr": 1e38, "epochs": 50})
     with pytest.raises(Diverged, match=r"solver\.lr"):
         case.serve()
     assert case.saved().state.round == 0

@@ -105,6 +105,7 @@ def test_what_a_killed_start_leaves_is_nothing_done_yet(
     out.mkdir()
     for name in left:
         shutil.copy(straight / name, out / name)
+    write_json(out / "run.json", read_json(out / "run.json") | {"status": "running"})
     (out / ".config.toml.abc.tmp").write_text("half")
     (out / "rounds.jsonl").write_text('{"round":0,"sel')
     run(out, resume=resume)
@@ -129,6 +130,8 @@ def test_a_run_with_a_checkpoint_or_a_record_is_not_nothing(done: Path) -> None:
     shutil.rmtree(done / "models")
     assert not is_nothing_yet(done)
     (done / "rounds.jsonl").unlink()
+    assert not is_nothing_yet(done), "it says that it is complete"
+    write_json(done / "run.json", read_json(done / "run.json") | {"status": "running"})
     assert is_nothing_yet(done)
     clear_beginning(done)
     assert list(done.iterdir()) == []

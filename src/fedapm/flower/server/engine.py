@@ -21,7 +21,7 @@ from fedapm.flower.server.checkpoint import ServerCheckpoints
 from fedapm.flower.server.contributions import NONE, Contributions, withdrawn
 from fedapm.flower.server.exchange import Announcement, Event, RoundExchange, RoundReplies
 from fedapm.flower.server.ledger import Entry, Ledger
-from fedapm.flower.server.norm_limit import NormLimit, norms_of, remembered
+from fedapm.flower.server.norm_limit import LARGEST, NormLimit, norms_of, remembered
 from fedapm.flower.server.replies import ClientReply, Expected, ReplyForm, TrainReply
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
@@ -240,7 +240,10 @@ class FlowerEngine(Engine):
     def _vet(self, updates: Mapping[int, Upload]) -> dict[int, ClientReply]:
         """The updates that must not be used: far too long ones, and those with which the state would be infinite."""
         limit = NormLimit(self.settings.norm_limit)
-        wrong = {k: ClientReply(bad=why) for k, why in limit.refused(self.ledger.norms, updates).items()}
+        wrong = {
+            k: ClientReply(bad=why, diverged=not all(norm <= LARGEST for norm in norms_of(updates[k]).values()))
+            for k, why in limit.refused(self.ledger.norms, updates).items()
+        }
         left = {k: upload for k, upload in updates.items() if k not in wrong}
         while left and not self._stays_finite(left):
             longest = max(left, key=lambda k: sum(norms_of(left[k]).values()))
