@@ -60,7 +60,8 @@ def clients() -> Federation:
 
 
 def make(clients, name, model=DigitsNet, rule=None, seed=0, **solver):
-    method = KINDS[name]()
+    # the paper's ξ-rule goes to its cap in every solve here, and a lower cap is as good for a contract
+    method = KINDS[name](max_epochs=3) if name == "fedapm-paper" else KINDS[name]()
     settings = SGDConfig(**({"lr": 0.1, "epochs": 1, "batch_size": 20} | solver))
     rule = rule or SplitRule(preset="output")
     problem = Problem(clients, model, rule, adapt=method.adapt, solver=settings, seed=seed, rounds=3)

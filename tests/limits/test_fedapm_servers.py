@@ -176,7 +176,7 @@ def test_twenty_and_two_hundred_identical_clients_give_the_same_model():
         problem = Problem(
             clients, network, SplitRule(personal=("2",)), adapt=method.adapt, solver=SGDConfig(lr=0.2, batch_size=0)
         )
-        progress, _ = run(problem, method, 6, 1.0)
+        progress, _ = run(problem, method, 3, 1.0)
         return progress.server.u
 
     close(ubar(20), ubar(200), 1e-5)

@@ -17,11 +17,12 @@ from fedapm.core.metrics import Score
 from fedapm.core.record import RoundRecord
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
+from fedapm.flower.fields import LARGEST
 from fedapm.flower.server.checkpoint import ServerCheckpoints
 from fedapm.flower.server.contributions import NONE, Contributions, withdrawn
 from fedapm.flower.server.exchange import Announcement, Event, RoundExchange, RoundReplies
 from fedapm.flower.server.ledger import Entry, Ledger
-from fedapm.flower.server.norm_limit import LARGEST, NormLimit, norms_of, remembered
+from fedapm.flower.server.norm_limit import NormLimit, norms_of, remembered
 from fedapm.flower.server.replies import ClientReply, Expected, ReplyForm, TrainReply
 from fedapm.flower.settings import Deployment
 from fedapm.flower.transport import codec
