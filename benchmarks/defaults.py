@@ -5,7 +5,8 @@
     python benchmarks/defaults.py --federations identical --personal none --seeds 6   # without the search
 
 The rivals have the same rounds, step size and batches; FedAlt has the split that was chosen. Scores are the clients'
-mean test accuracy. The lead over each rival is a mean over seeds, with its standard error. Test data decides nothing.
+mean test accuracy. The lead over each rival is a mean over seeds, with its standard error. Test data decides nothing in
+a run; it did decide once what the search tries (docs/how-to/tune-fedapm.md, "What the defaults rest on").
 """
 
 from __future__ import annotations
