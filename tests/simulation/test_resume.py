@@ -12,7 +12,7 @@ import pytest
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
-from fedapm.runs.files import read_json, read_tensors
+from fedapm.runs.files import read_json, read_tensors, write_tensors
 from fedapm.simulation.engines import sequential
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.stores.disk import checkpoint_files
@@ -214,3 +214,20 @@ def test_a_follower_that_fails_after_a_round_loses_only_that_round(tmp_path, str
         execute(plan(), out, progress=False, callbacks=[lambda *_: Fails()])
     execute(plan(), out, resume=True, progress=False)
     assert_same(out, straight)
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+def test_a_checkpoint_of_a_version_that_kept_other_fields_is_refused(tmp_path, side):
+    out = tmp_path / "run"
+    execute(plan(rounds=3), out, progress=False)
+    before = (out / "rounds.jsonl").read_bytes()
+    for path in checkpoint_files(out / "checkpoints"):
+        tensors, about = read_tensors(path)
+        states = [about["server"]] if side == "server" else [note["state"] for note in about["clients"].values()]
+        for state in states:
+            state.pop([*state][-1])
+        write_tensors(path, tensors, about)
+    with pytest.raises(FedapmError, match="another version of fedapm") as refused:
+        execute(plan(rounds=6), out, resume=True, progress=False)
+    assert len(str(refused.value).splitlines()) == 1
+    assert (out / "rounds.jsonl").read_bytes() == before

@@ -23,11 +23,11 @@ from fedapm.report.numbers import in_scale_of, percent, plain
 from fedapm.report.page import escape_markdown, fill
 from fedapm.report.settings import flat_settings
 from fedapm.runs import provenance
-from fedapm.runs.files import read_json, write_atomic, write_json
+from fedapm.runs.files import write_atomic, write_json
 from fedapm.runs.layout import CARD, CARD_TEXT, CONFIG, ENGINE, ROUNDS, SPLIT_INFO, SWEEP_INFO, TIMINGS, TUNE_INFO
 from fedapm.runs.provenance import command_times, private, repeating
 from fedapm.runs.records import JsonLines, Run, find_runs, is_run
-from fedapm.runs.schema import TimingLine
+from fedapm.runs.schema import EngineInfo, TimingLine, read
 from fedapm.version import __version__
 
 KINDS = {SWEEP_INFO: "sweep", TUNE_INFO: "tuning", SPLIT_INFO: "split"}
@@ -191,7 +191,7 @@ def _utc(seconds: float) -> str:
 
 def _engine(run: Run) -> str:
     path = run.path / ENGINE
-    return str(read_json(path).get("engine", "unknown")) if path.is_file() else "unknown"
+    return str(read(EngineInfo, path)["engine"]) if path.is_file() else "unknown"
 
 
 def _versions(runs: Sequence[Run], more: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -13,7 +14,7 @@ from pydantic import AllowInfNan, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from fedapm.errors import FedapmError
-from fedapm.runs.files import first_line
+from fedapm.runs.files import first_line, read_json
 
 Count = Annotated[int, Ge(0)]
 Numbers = dict[str, float | None]
@@ -121,6 +122,37 @@ class RunInfo(TypedDict):
     digests: NotRequired[dict[str, str]]
 
 
+class EngineInfo(TypedDict):
+    """engine.json: how clients were run, and on Flower the settings of the deployment."""
+
+    engine: str
+    why: NotRequired[str]
+    flower: NotRequired[dict[str, Any]]
+
+
+class TunedMethod(TypedDict):
+    """What a search found for a method."""
+
+    label: str
+    trials: Count
+    best: float | None
+    default: float | None
+    settings: dict[str, Any]
+    pruned: NotRequired[Count]
+    diverged: NotRequired[Count]
+
+
+class TuneInfo(TypedDict):
+    """tune.json."""
+
+    status: str
+    arguments: dict[str, Any]
+    settings: dict[str, dict[str, Any]]
+    spaces: dict[str, dict[str, str]]
+    workers: NotRequired[Count]
+    methods: NotRequired[dict[str, TunedMethod]]
+
+
 _READERS: dict[Any, TypeAdapter[Any]] = {}
 """Making one takes longer than reading many lines with it."""
 
@@ -144,3 +176,21 @@ def check(kind: Any, content: object, where: str) -> None:
         raise FedapmError(f"{where} is damaged: {field}: {said[0].lower()}{said[1:]}.") from None
     except RecursionError:
         raise FedapmError(f"{where} is damaged: it is nested too deeply.") from None
+
+
+def read(kind: Any, path: Path) -> dict[str, Any]:
+    """Read a JSON object of one of the forms above.
+
+    Args:
+        kind: The form.
+        path: The file.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        FedapmError: Where it is missing, or is not of this form; in one line.
+    """
+    content = read_json(path)
+    check(kind, content, str(path))
+    return content

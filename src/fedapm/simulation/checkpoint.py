@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def load(path: Path, start: RunState, store: Store, device: torch.device | str =
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FedapmError(f"{path} is not a checkpoint of this kind of run ({error}).") from None
     check_same_model(path, state.server, start.server)
+    for client, saved in islice(clients.states.items(), 1):
+        _check_fields(path, "a client's state", saved.state, store.get(client).state)
     store.restore(clients)
     return state
 
@@ -125,8 +128,18 @@ def load_latest(folder: Path, start: RunState, store: Store, device: torch.devic
 
 
 def check_same_model(path: Path, saved: State, fresh: State) -> None:
-    """Refuse a server state whose vectors have other names or shapes than those of the run."""
+    """Refuse a server state with other fields, or vectors of other names or shapes, than those of the run."""
+    _check_fields(path, "the server's state", saved, fresh)
     for field, vector in fresh.vectors.items():
         other = saved.vectors.get(field)
         if other is None or {n: t.shape for n, t in vector.items()} != {n: t.shape for n, t in other.items()}:
             raise AnotherModel(f"{path} belongs to another model: its {field!r} has other names or shapes.")
+
+
+def _check_fields(path: Path, what: str, saved: State, fresh: State) -> None:
+    """A version of the package that keeps something else cannot go on from what this one kept, nor this from that."""
+    if missing := sorted({*fresh} - {*saved}):
+        raise AnotherModel(
+            f"{path} was written by another version of fedapm or of the method: {what} lacks {', '.join(missing)}; "
+            "go on with that version, or start again in another folder."
+        )

@@ -9,8 +9,9 @@ from typing import Any
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.runs.config import changed_settings
-from fedapm.runs.files import read_json, remove_leftovers, write_json
+from fedapm.runs.files import remove_leftovers, write_json
 from fedapm.runs.layout import TRIALS, TRIALS_DATABASE, TUNE_INFO
+from fedapm.runs.schema import TuneInfo, read
 from fedapm.tuning.method_search import MethodSearch
 from fedapm.tuning.options import Options
 from fedapm.tuning.results import SearchResult
@@ -52,17 +53,14 @@ def begin(out: Path, options: Options, searches: Sequence[MethodSearch], clients
 
 def finish(out: Path, results: Sequence[SearchResult]) -> None:
     """Record the results."""
-    content = read_json(out / TUNE_INFO)
+    content = read(TuneInfo, out / TUNE_INFO)
     methods = {result.name: result.as_dict() for result in results}
     write_json(out / TUNE_INFO, content | {"status": "complete", "methods": methods})
 
 
 def _check_same(out: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """The folder's tune.json, if it was begun with the same arguments."""
-    old = read_json(out / TUNE_INFO)
-    for part in ("arguments", "settings", "spaces"):
-        if not isinstance(old.get(part), dict):
-            raise FedapmError(f"{out / TUNE_INFO} lacks {part!r}; use another folder.")
+    old = read(TuneInfo, out / TUNE_INFO)
     before, now = old["arguments"], content["arguments"]
     changed = [f"{name} was {_text(before.get(name))}" for name in now if before.get(name) != now[name]]
     for name, tables in content["settings"].items():

@@ -28,10 +28,11 @@ from fedapm.flower.transport.keys import read_registry
 from fedapm.flower.transport.traffic import MessageLog
 from fedapm.flower.transport.transport import Transport
 from fedapm.runs.config import changed_settings, read_config, write_config
-from fedapm.runs.files import read_json, remove_leftovers, write_json
+from fedapm.runs.files import remove_leftovers, write_json
 from fedapm.runs.folder import check_settings, clear_beginning, is_nothing_yet, locked, rewind
 from fedapm.runs.layout import CHECKPOINTS, CONFIG, CONTRIBUTIONS, ENGINE, EVENTS, INFO, MESSAGES, ROUNDS, TIMINGS
 from fedapm.runs.records import JsonLines, is_run, load_run
+from fedapm.runs.schema import EngineInfo, read
 from fedapm.simulation.callbacks import RecordWriter
 from fedapm.simulation.engines.base import Resumed
 from fedapm.simulation.loop import Callback, Loop
@@ -200,14 +201,12 @@ class Server:
 
 def _check_same(out: Path, deployment: Deployment) -> None:
     """Refuse to resume a run with other settings, other clients or another engine."""
-    notes = read_json(out / ENGINE) if (out / ENGINE).is_file() else {}
+    notes = read(EngineInfo, out / ENGINE) if (out / ENGINE).is_file() else {}
     if notes.get("engine") != FlowerEngine.name or not (out / CONFIG).is_file():
         raise FedapmError(f"{out} holds a run that is not one on Flower ({INFO}); choose another folder.")
     # part of a contribution could not be withdrawn
     fixed = ("clients", "keep_contributions")
     before, now = notes.get("flower", {}), deployment.to_json()
-    if not isinstance(before, dict):
-        raise FedapmError(f"{out / ENGINE} does not hold the settings of a run on Flower; use another folder.")
     also = [f"flower.{name}" for name in fixed if before.get(name) != now[name]]
     advice = "use them, or another folder"
     check_settings(out, deployment.experiment.tables(), advice, more_rounds=True, also_changed=also)

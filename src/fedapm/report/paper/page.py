@@ -18,7 +18,7 @@ from fedapm.report.results import Results
 from fedapm.report.sweep.drawings import against_values
 from fedapm.report.sweep.headline import sweep_sentences
 from fedapm.report.sweep.runs import read_sweep
-from fedapm.runs.files import read_json, write_atomic
+from fedapm.runs.files import write_atomic
 from fedapm.runs.layout import (
     PAPER_COMPARE,
     PAPER_FRACTION,
@@ -30,6 +30,7 @@ from fedapm.runs.layout import (
     TUNED,
 )
 from fedapm.runs.records import find_runs
+from fedapm.runs.schema import TuneInfo, read
 
 SWEEPS = {PAPER_RHO: "The penalty ρ", PAPER_FRACTION: "Clients in a round"}
 
@@ -44,7 +45,7 @@ def write_paper_report(folder: Path) -> Path:
 def render_paper(folder: Path) -> str:
     """The page as HTML."""
     results = Results.of(find_runs(folder / PAPER_COMPARE))
-    search = read_json(folder / PAPER_TUNE / TUNE_INFO)
+    search = read(TuneInfo, folder / PAPER_TUNE / TUNE_INFO)
     comparison = {"results": results, "link": f"{PAPER_COMPARE}/{REPORT}"}
     tuned = {"rows": tuned_rows(search), "budget": _budget(search), "link": f"{PAPER_TUNE}/{TUNED}"}
     return Page(
