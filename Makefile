@@ -20,6 +20,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 	$(PIP) --no-compile --editable '.[dev]'
 	touch $(VENV)/.base $@
 
+$(VENV)/.attack: $(VENV)/.dev
+	$(PIP) --editable '.[dev,attack]'
+	touch $@
+
 $(VENV)/.docs: $(VENV)/.base
 	$(PIP) --editable '.[docs]'
 	touch $@
@@ -38,7 +42,7 @@ test:                                   ## the whole suite; the browser is fetch
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.dev browser
 	$(BIN)/pytest -n 3
 
-attack: $(VENV)/.dev                    ## crashes, kills and fuzzing at length; QUICK=--quick for a sample
+attack: $(VENV)/.attack                 ## crashes, kills and fuzzing at length; QUICK=--quick for a sample
 	$(BIN)/python -m attacks $(QUICK)
 
 lint: $(VENV)/.dev                      ## style, types, architecture

@@ -12,7 +12,14 @@ from attacks.registry import all_attacks
 from attacks.tally import Outcome, Tally, table
 
 ROOT = Path(__file__).parents[1]
-SAMPLE = ("crash points: run", "random kills: run", "fuzzing: settings", "fuzzing: mini", "fuzzing: tensor")
+SAMPLE = (
+    "crash points: run",
+    "random kills: run",
+    "fuzzing: settings",
+    "fuzzing: mini",
+    "fuzzing: tensor",
+    "crash points of the server",
+)
 
 
 def test_the_table_adds_up_and_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:

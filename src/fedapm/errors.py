@@ -36,6 +36,21 @@ class Interrupted(Exception):
         """The run as far as it got, where nothing was saved; None elsewhere."""
 
 
+def in_words(error: OSError | MemoryError) -> str:
+    """What the system refused, in one line.
+
+    Args:
+        error: As Python raised it.
+
+    Returns:
+        Which file it was about, if any, and what is wrong.
+    """
+    if isinstance(error, MemoryError):
+        return "there is not enough memory; use fewer workers, smaller batches or fewer clients in a round."
+    what = f"{error.strerror or error}."
+    return f"{error.filename}: {what}" if error.filename else what
+
+
 SYNONYMS = {
     "learning_rate": "lr",
     "step_size": "lr",

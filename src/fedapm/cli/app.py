@@ -17,7 +17,7 @@ import click
 import typer
 
 from fedapm.core.messages import plain_line
-from fedapm.errors import FedapmError, Interrupted, did_you_mean
+from fedapm.errors import FedapmError, Interrupted, did_you_mean, in_words
 from fedapm.loggers.console import configure
 from fedapm.version import __version__
 
@@ -97,10 +97,8 @@ def _outcome() -> tuple[str, int]:
         return str(error), 2
     except click.ClickException as error:
         return _usage(error), 2
-    except OSError as error:
-        return f"{error.filename or 'a file'}: {error.strerror or error}.", 2
-    except MemoryError:
-        return "there is not enough memory; use fewer workers, smaller batches or fewer clients in a round.", 2
+    except (OSError, MemoryError) as error:
+        return in_words(error), 2
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import cast
 
 from fedapm.core.network import Loss
 from fedapm.core.record import RoundRecord
-from fedapm.errors import FedapmError
+from fedapm.errors import FedapmError, in_words
 from fedapm.experiments import build
 from fedapm.flower.problem import DataSummary, server_problem, template
 from fedapm.flower.server.checkpoint import SaveBeforeEvaluation, Saved, ServerCheckpoints
@@ -48,20 +48,30 @@ def serve(
     transport: Transport, deployment: Deployment, out: Path, model: Model | None = None, loss: Loss | None = None
 ) -> None:
     """Run an experiment in a folder; an unfinished run is resumed, a complete one is left alone."""
-    with locked(out, "server", "stop its run first (flwr stop)"):
-        if is_nothing_yet(out):
-            clear_beginning(out)
-        elif is_run(out):
-            _check_same(out, deployment)
-            there, experiment = load_run(out), deployment.experiment
-            same = not changed_settings(read_config(out), experiment.tables())
-            if there.complete and same and len(there.rounds) > experiment.engine.rounds:
-                logger.info("%s is complete already.", out)
-                return
-            remove_leftovers(out)
-        else:
-            raise FedapmError(f"{out} is not empty; choose another folder.")
-        Server(transport, deployment, out, model, loss).run()
+    try:
+        with locked(out, "server", "stop its run first (flwr stop)"):
+            if _begin(out, deployment):
+                Server(transport, deployment, out, model, loss).run()
+    except (OSError, MemoryError) as error:
+        # one line, which `fedapm flower run` and `flwr log` show
+        raise FedapmError(f"{in_words(error)} The same command goes on from the last checkpoint.") from error
+
+
+def _begin(out: Path, deployment: Deployment) -> bool:
+    """Check and clear a folder; whether there is anything left to run in it."""
+    if is_nothing_yet(out):
+        clear_beginning(out)
+        return True
+    if not is_run(out):
+        raise FedapmError(f"{out} is not empty; choose another folder.")
+    _check_same(out, deployment)
+    there, experiment = load_run(out), deployment.experiment
+    same = not changed_settings(read_config(out), experiment.tables())
+    if there.complete and same and len(there.rounds) > experiment.engine.rounds:
+        logger.info("%s is complete already.", out)
+        return False
+    remove_leftovers(out)
+    return True
 
 
 class Server:
