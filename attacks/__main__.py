@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from attacks._work import made_all
 from attacks.registry import all_attacks
-from attacks.tally import Outcome, Tally, table, write
+from attacks.tally import Tally, table, write
 
 
 def main() -> int:
@@ -29,33 +26,12 @@ def main() -> int:
         print("\n".join(one.name for one in all_attacks()))
         return 0 if asked.list else 2
     tallies: list[Tally] = []
-    for tally in _made_all([one.name for one in chosen], asked.quick, min(asked.jobs, len(chosen))):
+    for tally in made_all([one.name for one in chosen], asked.quick, min(asked.jobs, len(chosen))):
         tallies.append(tally)
         # what is known is kept if the rest is cut off
         write(asked.json, tallies)
     print(table(tallies))
     return 0 if all(tally.held for tally in tallies) else 1
-
-
-def _made_all(names: Sequence[str], quick: bool, jobs: int) -> Iterator[Tally]:
-    """The attacks in their order, so many at a time, each in a process that has seen no other attack."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
-        yield from pool.map(_made, names, [quick] * len(names))
-
-
-def _made(name: str, quick: bool) -> Tally:
-    one = next(one for one in all_attacks() if one.name == name)
-    tally = Tally(one.name, one.unit)
-    began = time.perf_counter()
-    print(f"{one.name} ...", file=sys.stderr, flush=True)
-    try:
-        one.make(tally, quick)
-    except Exception as error:  # an attacker that fails has shown nothing
-        tally.add(Outcome.TRACEBACK, f"the attacker itself failed: {type(error).__name__}: {error}")
-    tally.seconds = time.perf_counter() - began
-    print(f"{one.name}: {tally.tried:,} {one.unit} in {tally.seconds:.0f} s", file=sys.stderr, flush=True)
-    return tally
 
 
 if __name__ == "__main__":

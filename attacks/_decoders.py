@@ -9,7 +9,7 @@ from pathlib import Path
 
 import atheris  # type: ignore[import-not-found]
 
-with atheris.instrument_imports():
+with atheris.instrument_imports(include=["fedapm"]):
     from fedapm.errors import FedapmError
     from fedapm.runs.files import parse_toml, read_json, read_tensors
     from fedapm.runs.records import JsonLines

@@ -203,9 +203,25 @@ def fuzz_decoders(tally: Tally, quick: bool) -> None:
     except ImportError:
         tally.skipped = "atheris is not installed (pip install atheris)."
         return
+    import torch
+
+    from fedapm.runs.files import write_tensors
+
     runs = 2_000 if quick else 200_000
     with workshop("atheris") as base:
-        arguments = [sys.executable, "-m", "attacks._decoders", f"-runs={runs}", f"-artifact_prefix={base}/", str(base)]
+        corpus = base / "corpus"
+        corpus.mkdir()
+        (corpus / "json").write_text(json.dumps({"round": 1, "selected": [0], "drift": None, "local": {"u": 0.5}}))
+        (corpus / "toml").write_text('[solver]\nlr = 0.1\n[model]\npersonal = ["head.*"]\n')
+        write_tensors(corpus / "tensors", {"server/u/w": torch.ones(2)}, {"round": 1})
+        arguments = [
+            sys.executable,
+            "-m",
+            "attacks._decoders",
+            f"-runs={runs}",
+            f"-artifact_prefix={base}/",
+            str(corpus),
+        ]
         ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
         for _ in range(runs if ended.returncode == 0 else 1):
             tally.add(Outcome.SURVIVED if ended.returncode == 0 else Outcome.TRACEBACK, ended.stderr[-500:])

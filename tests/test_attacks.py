@@ -44,7 +44,17 @@ def test_every_attack_has_a_name_and_a_unit() -> None:
 
 def test_a_sample_of_the_attacks_finds_nothing(tmp_path: Path) -> None:
     only = [word for name in SAMPLE for word in ("--only", name)]
-    command = [sys.executable, "-m", "attacks", "--quick", *only, "--json", str(tmp_path / "attack.json")]
+    command = [
+        sys.executable,
+        "-m",
+        "attacks",
+        "--quick",
+        "--jobs",
+        "1",
+        *only,
+        "--json",
+        str(tmp_path / "attack.json"),
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
     tallies = json.loads((tmp_path / "attack.json").read_text())
