@@ -128,6 +128,7 @@ def test_what_disagreement_means_in_words() -> None:
         return disagreement_sentence(replace(STUDY, **changes))
 
     assert "averaging is enough" in said(disagreement=0.2)
+    assert "look again after some rounds" in said(disagreement=0.2, round=0)
     assert "A comparison says whether it pays" in said(disagreement=3.0)
     assert "expect FedAPM to need fewer rounds" in said(disagreement=5.0)
     assert "a round is one local step" in said(local_steps=1.0)

@@ -50,6 +50,12 @@ def disagreement_sentence(study: Study) -> str:
             "and does not drift."
         )
     if ratio < AGREE_BELOW:
+        if not study.round:
+            # an untrained network is wrong in the same way everywhere
+            return (
+                f"Clients agree where training begins (disagreement {number(ratio)}); look again after some rounds, when "
+                "what they have in common is learned."
+            )
         return f"Clients agree here (disagreement {number(ratio)}): averaging is enough."
     if ratio < study.clients - 1:
         return (
@@ -58,7 +64,7 @@ def disagreement_sentence(study: Study) -> str:
         )
     return (
         f"Clients disagree by a factor of {number(ratio)}, as much as unrelated ones or more: expect FedAPM to need "
-        "fewer rounds than averaging, or to end nearer a solution."
+        "fewer rounds than averaging, or to end nearer a solution of the training problem."
     )
 
 
