@@ -53,8 +53,8 @@ def disagreement_sentence(study: Study) -> str:
         if not study.round:
             # an untrained network is wrong in the same way everywhere
             return (
-                f"Clients agree where training begins (disagreement {number(ratio)}); look again after some rounds, when "
-                "what they have in common is learned."
+                f"Clients agree where training begins (disagreement {number(ratio)}); look again after some rounds, "
+                "when what they have in common is learned."
             )
         return f"Clients agree here (disagreement {number(ratio)}): averaging is enough."
     if ratio < study.clients - 1:
