@@ -6,7 +6,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint co
 # pip would compile everything there is; what is imported is compiled then, once
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test attack lint bench bench-flower bench-peers docs browser clean
+.PHONY: setup demo test attack lint bench bench-flower bench-peers docs dist browser clean
 
 setup: $(VENV)/.dev                     ## environment with everything development needs
 
@@ -28,6 +28,11 @@ $(VENV)/.docs: $(VENV)/.base
 	$(PIP) --editable '.[docs]'
 	touch $@
 
+$(VENV)/.dist: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) build twine
+	touch $@
+
 demo: $(VENV)/.base                     ## six methods, three seeds, one report
 	$(BIN)/fedapm compare --data digits --methods fedapm,fedalt,fedsim,fedavg,fedprox,local \
 	    --seeds 0,1,2 --out runs/demo
@@ -45,11 +50,16 @@ test:                                   ## the whole suite; the browser is fetch
 attack: $(VENV)/.attack                 ## crashes, kills and fuzzing at length; QUICK=--quick for a sample
 	$(BIN)/python -m attacks $(QUICK)
 
-lint: $(VENV)/.dev                      ## style, types, architecture
+lint: $(VENV)/.dev                      ## style, types, architecture, files for CI and containers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/yamllint --strict .github compose.yaml mkdocs.yml .yamllint
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec compose.yaml
+	$(BIN)/hadolint Dockerfile
+	$(BIN)/shellcheck docker/federation .ci/run
 
 bench: $(VENV)/.base                    ## speed, scale and profile; QUICK=--quick for a short one
 	$(BIN)/python benchmarks/speed.py $(QUICK)
@@ -64,6 +74,11 @@ bench-peers:                            ## environment with pfl and Flower for m
 
 docs: $(VENV)/.docs                     ## the documentation as a web site, in site/
 	$(BIN)/mkdocs build --strict
+
+dist: $(VENV)/.dist                     ## wheel and source in dist/, checked; hatchling is all the build needs
+	rm -rf dist
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache
