@@ -9,7 +9,9 @@ import tomllib
 import warnings
 from pathlib import Path
 
+import click
 import pytest
+import yaml
 
 from fedapm.runs.records import load_run
 from tests.helpers import plugin
@@ -88,12 +90,84 @@ def test_the_generated_pages_are_up_to_date():
     assert done.returncode == 0, done.stderr
 
 
+def parsed(words: list[str]) -> list[str]:
+    """The name of the command that these words mean, all of them accepted by its parser."""
+    command, name = get_command(cli.app), []
+    while isinstance(command, click.Group):
+        name.append(words[0])
+        command, words = command.commands[words[0]], words[1:]
+    command.make_context(" ".join(name), words)
+    return name
+
+
 def test_the_commands_on_all_pages_parse():
-    shown = [line for page in PAGES for line in commands(page) if not line[0].startswith("-")]
+    shown = [parsed(line) for page in PAGES for line in commands(page) if not line[0].startswith("-")]
     assert len(shown) > 20
-    known = get_command(cli.app).commands
-    for name, *arguments in shown:
-        known[name].make_context(name, arguments)
+    assert ["flower", "run"] in shown
+    assert ["data", "inspect"] in shown
+
+
+def in_passing(page: Path) -> list[str]:
+    """The fedapm commands in the sentences and tables of a page; they may be in parts."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
+    return re.findall(r"`(?:python -m )?fedapm ([a-z][^`]*)`", re.sub(r"\s+", " ", text))
+
+
+def options(words: list[str]) -> set[str]:
+    """What the command that the first words mean takes."""
+    command = get_command(cli.app)
+    for word in words:
+        if not isinstance(command, click.Group):
+            break
+        command = command.commands[word]
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def test_commands_named_in_passing_exist():
+    found = [(page, line) for page in PAGES for line in in_passing(page)]
+    assert len(found) > 50
+    for page, line in found:
+        words = line.split()
+        known = options(words)
+        for word in words:
+            assert not word.startswith("--") or word.partition("=")[0] in {*known, "--help"}, f"{page.name}: {line}"
+
+
+def test_the_page_on_the_command_line_names_every_command_and_no_option_too_many():
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
+    sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    for name, group in get_command(cli.app).commands.items():
+        for part in group.commands if isinstance(group, click.Group) else [""]:
+            words = f"{name} {part}".split()
+            known = options(words)
+            body = sections[" ".join(words)]
+            assert set(re.findall(r"`(--[a-z-]+)", body)) <= known, words
+
+
+def test_every_page_is_reachable_from_the_front_page():
+    """By links in the text alone; the menu is not counted."""
+    docs = ROOT / "docs"
+    linked = {
+        (page.parent / target).resolve()
+        for page in [docs / "index.md"]
+        for target in re.findall(r"\]\(([^)#:]+\.md)", page.read_text("utf-8"))
+    }
+    assert set(docs.glob("how-to/*.md")) <= linked
+    assert {page for page in docs.rglob("*.md") if page.name != "index.md"} <= linked
+
+
+def test_every_page_is_in_the_menu_and_the_site_can_be_searched():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+
+    def pages(entry):
+        if isinstance(entry, str):
+            return [entry]
+        return [page for part in (entry.values() if isinstance(entry, dict) else entry) for page in pages(part)]
+
+    assert sorted(pages(site["nav"])) == sorted(
+        str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")
+    )
+    assert "search" in site["plugins"]
 
 
 def test_the_commands_of_the_readme_work_one_after_the_other(tmp_path, monkeypatch):
