@@ -28,7 +28,7 @@ ENV FEDAPM_EXCHANGE=/exchange \
     PATH=/opt/fedapm/bin:$PATH \
     PYTHONUNBUFFERED=1
 COPY --from=install /opt/fedapm /opt/fedapm
-COPY --chmod=755 docker/federation /usr/local/bin/federation
+COPY docker/federation /usr/local/bin/federation
 COPY examples/digits-flower.toml /etc/fedapm/experiment.toml
 # a volume takes over the owner of the folder it is mounted on
 RUN useradd --uid 1000 --home-dir /var/lib/fedapm --create-home fedapm \

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sysconfig
 import tomllib
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -138,10 +139,10 @@ def test_the_script_says_which_parts_there_are() -> None:
     assert done.stderr == "federation: give a part: superlink, node NUMBER, or run [OPTIONS].\n"
 
 
-def commands(folder: Path, port: int, node_port: int) -> dict[str, tuple[list[str], dict[str, str]]]:
+def commands(folder: Path, free_port: Callable[[], int]) -> dict[str, tuple[list[str], dict[str, str]]]:
     """What the services would run, and their environments, with folders below one in place of volumes."""
-    scripts, found = sysconfig.get_path("scripts"), {}
-    for k, (name, service) in enumerate(SERVICES.items()):
+    scripts, port, found = sysconfig.get_path("scripts"), free_port(), {}
+    for name, service in SERVICES.items():
         mounted = {target: folder / volume for target, volume in volumes(name).items()}
         for path in mounted.values():
             path.mkdir(exist_ok=True)
@@ -150,7 +151,7 @@ def commands(folder: Path, port: int, node_port: int) -> dict[str, tuple[list[st
         variables |= {
             "FEDAPM_EXCHANGE": str(mounted["/exchange"]),
             "FEDAPM_HOME": str(home),
-            "FEDAPM_NODE_PORT": str(node_port + k),
+            "FEDAPM_NODE_PORT": str(free_port()),
             "FEDAPM_SUPERLINK": f"127.0.0.1:{port}",
             "FLWR_HOME": str(home / "flower"),
             "NO_PROXY": "127.0.0.1,localhost",
@@ -172,7 +173,7 @@ def test_what_the_containers_run_is_a_federation(tmp_path: Path) -> None:
     from fedapm.flower.local.federation import _free_port
     from fedapm.flower.local.processes import at_home, start, stop
 
-    parts = commands(tmp_path, _free_port(), 9600)
+    parts = commands(tmp_path, _free_port)
     words, variables = parts.pop("run")
     started = [start(name, line, tmp_path / f"{name}.log", env) for name, (line, env) in parts.items()]
     try:
