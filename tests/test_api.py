@@ -28,7 +28,6 @@ from fedapm.algorithms import PRESETS
 from fedapm.core.solver import SGDConfig
 from fedapm.experiments.settings import EngineSettings
 from fedapm.report import write_report
-from fedapm.runs.export import export_model
 from fedapm.runs.files import read_tensors
 from fedapm.runs.records import load_run
 from fedapm.simulation.engines.sequential import SequentialEngine
@@ -207,7 +206,7 @@ def test_every_saved_model_is_that_of_its_own_client(ids: list[str], tmp_path: P
     federation = Federation.from_clients({name: blobs(20, seed=k) for k, name in enumerate(ids)})
     made = fedapm.train(federation, two_layers, out=tmp_path / "run", **QUICK)
     for name in ids:
-        export_model(tmp_path / "run", name, tmp_path / f"{name}.safetensors")
+        fedapm.load(tmp_path / "run").export(name, tmp_path / f"{name}.safetensors")
         exported, _ = read_tensors(tmp_path / f"{name}.safetensors")
         kept = made.engine.client_state(federation.position(name)).state
         assert torch.equal(exported["head.weight"], kept.v["head.weight"]), f"client {name}"

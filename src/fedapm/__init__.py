@@ -50,6 +50,7 @@ from fedapm.experiments.load import LoadedResult, load
 from fedapm.experiments.new_client import NewClient
 from fedapm.experiments.personalize import personalize
 from fedapm.experiments.result import Result
+from fedapm.exports.reading import read_about, read_transform
 from fedapm.models import MODELS
 from fedapm.simulation.early_stopping import EarlyStopping
 from fedapm.simulation.loop import Callback
@@ -122,6 +123,8 @@ __all__ = [
     "compare",
     "load",
     "personalize",
+    "read_about",
+    "read_transform",
     "train",
     "tune",
 ]

@@ -41,6 +41,10 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, as table.key=value; may be repeated.")
 ]
+ModelFormat = Annotated[
+    str | None,
+    typer.Option("--format", help="safetensors, onnx or torchscript; by the file's ending if not given."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 SIX = "fedapm,fedalt,fedsim,fedavg,fedprox,local"

@@ -43,6 +43,7 @@ def personalize(
         bool, typer.Option("--correct", help="Also give the client a copy of the shared part of its own (FedAPM).")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the models, one file a client.")] = None,
+    format: Annotated[str, typer.Option("--format", help="safetensors, onnx or torchscript.")] = "safetensors",
     as_json: opt.AsJson = False,
 ) -> None:
     """Give clients that took no part in a run a personal model, at its fixed shared part."""
@@ -50,12 +51,14 @@ def personalize(
     from fedapm.experiments.new_client import Options
     from fedapm.experiments.newcomer import personalize_client
     from fedapm.experiments.personalize import new_clients
+    from fedapm.exports import known_format
     from fedapm.loggers.console import ProgressDisplay
     from fedapm.runs.folder import locked
 
+    ending = known_format(format).endings[0]
     run, options = load(folder), Options(epochs, patience, validation, samples, correct)
     clients = new_clients(run, unseen=unseen, name=data, file=file, clients=client or (), root=data_root)
-    paths = [out / f"client-{quote(one.id, safe='')}.safetensors" for one in clients] if out is not None else []
+    paths = [out / f"client-{quote(one.id, safe='')}{ending}" for one in clients] if out is not None else []
     for path in paths:
         if path.exists():
             raise FedapmError(f"{path} exists already; give another folder.")
@@ -67,7 +70,7 @@ def personalize(
                 made.append(personalize_client(trained, one, options))
                 progress.update("clients", len(made), len(clients))
                 if paths:
-                    made[-1].save(paths[len(made) - 1])
+                    made[-1].export(paths[len(made) - 1])
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted after {len(made)} of {len(clients)} clients.") from None
     if as_json:

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fedapm.core.random import numpy_generator
 from fedapm.core.samples import Samples
+from fedapm.core.transform import Transform, check_by_sample
 from fedapm.data import readers
-from fedapm.data.arrays import Arrays, Label, LabelCode, as_samples, find_label_code
+from fedapm.data.arrays import Arrays, Label, LabelCode, as_inputs, as_samples, find_label_code
 from fedapm.data.partition import Partitioner
 from fedapm.data.partition import by_id as partition_by_id
 from fedapm.data.splitting import limited, split_samples, split_test
@@ -48,6 +49,7 @@ class Federation:
         validation: The share of the training data that is used for testing; 0 if the test data is used.
         unseen: Clients that do not take part in training and are scored at the end of a run; see :meth:`hold_out`.
         labels: The label that each class had before it was numbered, where labels were not numbered from 0.
+        transform: What made the inputs of raw ones; see :meth:`transformed`.
 
     Raises:
         FedapmError: There is no client, two have the same id, or one has no training data, negative classes, or NaN.
@@ -63,8 +65,11 @@ class Federation:
         validation: float = 0.0,
         unseen: Iterable[ClientData] = (),
         labels: Sequence[Label] = (),
+        transform: Transform | None = None,
     ) -> None:
         self.labels = tuple(labels)
+        self.transform = transform
+        """What made the inputs of raw ones; None where they are as they were given."""
         self.clients, self.unseen = list(clients), list(unseen)
         self.name = name
         self.class_names = tuple(class_names)
@@ -199,6 +204,36 @@ class Federation:
 
         return self._with([both(c) for c in self.clients], self.validation, [both(c) for c in self.unseen])
 
+    def transformed(self, transform: Any) -> Federation:
+        """A copy whose inputs went through a transform, which goes with every model that is trained on them.
+
+        From then on models are used with raw inputs: `predict` applies the transform, exports contain it or name it.
+
+        Args:
+            transform: A module, which is stored as TorchScript, or a function at the top of a Python file, which is
+                stored by its name. It takes the inputs, one row a sample, and returns those of the network. It must
+                treat every sample by itself.
+
+        Raises:
+            FedapmError: It cannot be stored, fails, or mixes samples; or there is a transform already.
+        """
+        if self.transform is not None:
+            raise FedapmError(f"{self.name} has a transform already; write one that does both.")
+        first = self.clients[0].train.inputs
+        raw = tuple((tuple(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for t in first)
+        made = replace(Transform.of(transform), raw=raw)
+        check_by_sample(made, first)
+
+        def both(data: ClientData) -> ClientData:
+            train = replace(data.train, inputs=as_inputs(made(data.train.inputs)))
+            if not len(data.test):
+                return ClientData(data.id, train, replace(data.test, inputs=train[:0].inputs))
+            return ClientData(data.id, train, replace(data.test, inputs=as_inputs(made(data.test.inputs))))
+
+        federation = self._with([both(c) for c in self.clients], self.validation, [both(c) for c in self.unseen])
+        federation.transform = made
+        return federation
+
     def limited(self, train: int | None, test: int | None, seed: int) -> Federation:
         """A copy in which clients have fewer samples; the others are left aside.
 
@@ -271,6 +306,7 @@ class Federation:
             validation=validation,
             unseen=self.unseen if unseen is None else unseen,
             labels=self.labels,
+            transform=self.transform,
         )
 
     def _blanked(self, samples: Samples, removed: Sequence[str]) -> Samples:

@@ -14,6 +14,7 @@ from fedapm.core.metrics import Metric
 from fedapm.core.network import Loss
 from fedapm.core.random import numpy_generator
 from fedapm.core.split import SplitRule
+from fedapm.core.transform import Transform
 from fedapm.data import (
     IID,
     Dirichlet,
@@ -105,6 +106,9 @@ def data_root(root: str | None) -> Path | None:
 def federation(data: DataSettings) -> Federation:
     """The clients and their data."""
     clients = limited(_all_clients(data), data)
+    if data.transform is not None:
+        folder = Path(data.folder) if data.folder is not None else Path.cwd()
+        clients = clients.transformed(Transform.named(data.transform, folder))
     clients = clients.without(lacking(clients, data)) if data.missing else clients
     clients = clients.for_validation(data.validation, data.seed) if data.validation else clients
     return clients.hold_out(data.unseen, data.seed) if data.unseen else clients

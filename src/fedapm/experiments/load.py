@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from fedapm.core import random
 from fedapm.core.network import Loss
 from fedapm.core.record import RoundRecord
 from fedapm.core.samples import Samples, mean_batches
+from fedapm.core.transform import Transform
 from fedapm.data.federation import ClientData, Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
@@ -21,9 +23,9 @@ from fedapm.experiments.newcomer import TrainedRun
 from fedapm.experiments.own import own_network
 from fedapm.experiments.result import BaseResult
 from fedapm.experiments.settings import DataSettings, Experiment, ModelSettings, validated
-from fedapm.runs.export import find_model
-from fedapm.runs.files import parse_toml, read_tensors
-from fedapm.runs.layout import CHECKPOINTS, CONFIG, ROUNDS
+from fedapm.runs.files import first_line, parse_toml, read_tensors
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, ROUNDS, TRANSFORM
+from fedapm.runs.models import find_model
 from fedapm.runs.records import load_run, unseen_clients
 from fedapm.runs.schema import WholeRoundLine, check
 from fedapm.simulation.checkpoint import check_same_model, read_latest
@@ -78,6 +80,23 @@ class LoadedResult(BaseResult):
         names, labels = (self.info.get(key, ()) for key in ("class_names", "labels"))
         return {"class_names": names, "labels": labels, "numbered": True}
 
+    @cached_property
+    def transform(self) -> Transform | None:
+        """What turns raw inputs into those of the networks; None where they are the same."""
+        about = self.info.get("transform")
+        if about is None:
+            return None
+        where = self.settings.get("data", {}).get("folder")
+        if about.get("name") is not None:
+            return Transform.stored(about, None, Path(where) if where is not None else None)
+        file = self.folder / TRANSFORM
+        if not file.is_file():
+            raise FedapmError(f"{file} is missing, which turns raw inputs into those of the network.")
+        try:
+            return Transform.stored(about, file.read_bytes())
+        except RuntimeError as error:
+            raise FedapmError(f"{file} is damaged and cannot be read ({first_line(error)}).") from None
+
     def report(self, path: str | Path) -> Path:
         """Write the report as one HTML file."""
         from fedapm.report import write_report
@@ -107,7 +126,20 @@ class LoadedResult(BaseResult):
         seen = self.info.get("seen_classes")
         known = frozenset(map(int, seen)) if seen is not None else None
         algorithm, seed = experiment.algorithm, self.run.seed
-        return TrainedRun(algorithm, state.server, seed, state.round, problem_for, lambda: trained, known)
+        return TrainedRun(
+            algorithm,
+            state.server,
+            seed,
+            state.round,
+            problem_for,
+            lambda: trained,
+            known,
+            self._info,
+            self.transform,
+        )
+
+    def _info(self) -> dict[str, Any]:
+        return self.info
 
     def _input_types(self) -> list[str]:
         return [str(name) for name in self.info.get("input_types", ())]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedapm.core.metrics import Score
 from fedapm.errors import FedapmError
+from fedapm.exports.description import Description
 from fedapm.runs.files import write_tensors
 
 JudgedOn = Literal["test", "validation", "training"]
@@ -61,6 +62,8 @@ class NewClient:
     """What a person should know about these numbers, a sentence each."""
     model: nn.Module = field(repr=False)
     """Its model, a plain module in evaluation mode."""
+    description: Description = field(repr=False)
+    """What goes with its model."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Its whole model as a plain state dict, on the CPU."""
@@ -68,7 +71,25 @@ class NewClient:
 
     def save(self, path: str | Path) -> Path:
         """Write its model as a safetensors file that plain torch loads."""
-        write_tensors(Path(path), self.state_dict(), {"client": self.id, "epochs": self.epochs})
+        about = self.description.about(embedded=True)
+        write_tensors(Path(path), self.state_dict(), about | {"epochs": self.epochs})
+        return Path(path)
+
+    def export(self, path: str | Path, format: str | None = None) -> Path:
+        """Write its model to one file, with all that is needed to use it, as [Result.export][fedapm.Result.export].
+
+        Args:
+            path: The file; it must not exist.
+            format: ``"safetensors"``, ``"onnx"`` or ``"torchscript"``; by the file's ending if not given.
+
+        Returns:
+            The file.
+        """
+        # torch's exporters are not imported before they are needed, and neither is what knows of them
+        from fedapm.exports import find_format, write_model
+
+        form = find_format(Path(path), format)
+        write_model(Path(path), form, self.description, self.state_dict, lambda: self.model)
         return Path(path)
 
     def as_dict(self) -> dict[str, Any]:

@@ -17,11 +17,13 @@ from fedapm.core.metrics import Predictions, Score
 from fedapm.core.random import key, numpy_generator
 from fedapm.core.samples import Samples
 from fedapm.core.task import LocalTask
+from fedapm.core.transform import Transform
 from fedapm.core.vec import Vec
 from fedapm.data.federation import ClientData, Federation
 from fedapm.data.splitting import split_samples
 from fedapm.errors import FedapmError
 from fedapm.experiments.new_client import JudgedOn, NewClient, Options, StartedFrom
+from fedapm.exports.description import Description
 from fedapm.simulation.engines.sequential import check_classes
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import ClientState
@@ -45,6 +47,10 @@ class TrainedRun:
     """The states of the clients that took part, as the last round left them; asked for once."""
     seen_classes: frozenset[int] | None = None
     """The classes they have; None where that is not known."""
+    info: Callable[[], dict[str, Any]] = dict
+    """What run.json says, for the models of new clients."""
+    transform: Transform | None = None
+    """What turns raw inputs into those of the network."""
 
     @cached_property
     def mean(self) -> tuple[Vec, Vec] | None:
@@ -132,7 +138,12 @@ class _Newcomer:
             after,
             tuple(self.notes),
             module,
+            self._description(after, judged_on),
         )
+
+    def _description(self, scores: dict[str, Score], judged_on: JudgedOn) -> Description:
+        run, view = self.run, self.algorithm.views[0]
+        return Description(self.data.id, view, run.round, run.info(), scores, judged_on, run.transform)
 
     def _parted(self) -> tuple[Samples, Samples]:
         """What it is trained on, and what is held out."""

@@ -74,7 +74,8 @@ def personalize(
     Args:
         run: A result, or a run folder.
         data: A client's data: [ClientData][fedapm.ClientData], or arrays ``(x, y)``. Or several clients: a
-            [Federation][fedapm.Federation], or a list of ClientData such as ``result.federation.unseen``.
+            [Federation][fedapm.Federation], or a list of ClientData such as ``result.federation.unseen``. Where the run
+            has a transform, arrays and a federation without one are raw; ClientData are as the network takes them.
         correct: Whether the client also gets a copy u_i of the shared part, by FedAPM's first step from the shared
             model. It is kept where it lowers the loss on what is held out.
         epochs: Most passes over a client's data.
@@ -136,7 +137,7 @@ def new_clients(
         raise FedapmError(f"{run.folder} was trained on a federation in Python; personalise in Python, or with --file.")
     if root is not None:
         table = {**table, "root": str(root)}
-    federation = build.federation(validated(DataSettings, "data", table))
+    federation = _transformed(build.federation(validated(DataSettings, "data", table)), run)
     found = {client.id: client for client in (*federation.unseen, *(() if unseen else federation.clients))}
     if not clients and not unseen:
         raise FedapmError(f"say which client of {name} to personalise (--client).")
@@ -150,15 +151,23 @@ def _clients(data: Any, run: BaseResult) -> list[ClientData]:
     if isinstance(data, ClientData):
         return [data]
     if isinstance(data, Federation):
-        return data.clients
+        return _transformed(data, run).clients
     if isinstance(data, list) and all(isinstance(client, ClientData) for client in data):
         return data
     if not _is_pair(data):
         raise FedapmError(f"data is ClientData, a Federation or arrays (x, y), not {type(data).__name__}.")
     if _is_pair(data[0]) and _is_pair(data[1]):
-        return Federation.from_clients({NEW: data[0]}, test={NEW: data[1]}, **run.classes).clients
-    client = Federation.from_clients({NEW: data}, test={NEW: data}, **run.classes)[0]
+        both = Federation.from_clients({NEW: data[0]}, test={NEW: data[1]}, **run.classes)
+        return _transformed(both, run).clients
+    client = _transformed(Federation.from_clients({NEW: data}, test={NEW: data}, **run.classes), run)[0]
     return [ClientData(NEW, client.train, client.test[:0])]
+
+
+def _transformed(data: Federation, run: BaseResult) -> Federation:
+    """Raw data as the run's networks take it; what has gone through a transform already stays as it is."""
+    if run.transform is None or data.transform is not None:
+        return data
+    return data.transformed(run.transform)
 
 
 def _is_pair(data: Any) -> bool:

@@ -19,13 +19,15 @@ from fedapm.core.network import Loss, Network
 from fedapm.core.record import RoundRecord
 from fedapm.core.samples import Samples
 from fedapm.core.split import Split
+from fedapm.core.transform import Transform
 from fedapm.data.arrays import Arrays, as_inputs
 from fedapm.data.federation import Federation, client_position
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.newcomer import TrainedRun
+from fedapm.exports.description import Description
 from fedapm.runs.files import write_atomic, write_json, write_tensors
 from fedapm.runs.folder import before_closing, clear_beginning, locked, refuse_to_overwrite
-from fedapm.runs.layout import CHECKPOINTS, CONFIG, MODELS, ROUNDS, UNSEEN, model_file
+from fedapm.runs.layout import CHECKPOINTS, CONFIG, MODELS, ROUNDS, TRANSFORM, UNSEEN, model_file
 from fedapm.runs.records import JsonLines, chained, write_info
 from fedapm.simulation.engines.base import LocalEngine
 from fedapm.simulation.engines.sequential import load_model
@@ -73,6 +75,15 @@ class BaseResult(ABC):
     @abstractmethod
     def classes(self) -> dict[str, Any]:
         """The names of the classes and the labels they had, as :meth:`fedapm.Federation.from_clients` takes them."""
+
+    @property
+    @abstractmethod
+    def transform(self) -> Transform | None:
+        """What turns raw inputs into those of the networks; None where they are the same."""
+
+    @abstractmethod
+    def _info(self) -> dict[str, Any]:
+        """What run.json says."""
 
     @abstractmethod
     def _unseen(self) -> list[dict[str, Any]]:
@@ -161,7 +172,8 @@ class BaseResult(ABC):
 
         Args:
             client: The client's id, or its position where no id equals it.
-            x: An array or tensor with one row a sample, or a tuple of them for a network with several inputs.
+            x: An array or tensor with one row a sample, or a tuple of them for a network with several inputs. Where the
+                federation has a transform, raw inputs.
             view: Which model, where the method has several; the first if not given.
 
         Returns:
@@ -212,6 +224,48 @@ class BaseResult(ABC):
         values = self.classes["labels"] or self.classes["class_names"]
         return [values[k] for k in found] if values else found
 
+    def export(self, client: int | str, path: str | Path, format: str | None = None, view: str | None = None) -> Path:
+        """Write a client's model to one file, with all that is needed to use it.
+
+        Inputs, class names, scores and the transform go with it; [read_about][fedapm.read_about] reads them back. ONNX
+        and TorchScript files contain the network, and are compared with it before they are written.
+
+        Args:
+            client: The client's id, or its position where no id equals it.
+            path: The file; it must not exist.
+            format: ``"safetensors"``, ``"onnx"`` or ``"torchscript"``; by the file's ending if not given.
+            view: Which model, where the method has several; the first if not given.
+
+        Returns:
+            The file.
+
+        Raises:
+            FedapmError: The ending does not fit, the network cannot be exported, or the file exists.
+        """
+        self.write_export(client, Path(path), format, view)
+        return Path(path)
+
+    def write_export(self, client: int | str, path: Path, format: str | None = None, view: str | None = None) -> str:
+        """As :meth:`export`; what was written, in a few words."""
+        # torch's exporters are not imported before they are needed, and neither is what knows of them
+        from fedapm.exports import find_format, write_model
+
+        form, position = find_format(path, format), client_position(self.clients, client)
+        found, name = self._description(position, self._view(view)), self.clients[position]
+        return write_model(path, form, found, lambda: self.state_dict(name, view), lambda: self.model(name, view))
+
+    def _description(self, position: int, view: str) -> Description:
+        scores = self._last_evaluations().get(view, {}).get("per_client", {})
+        return Description(
+            self.clients[position],
+            view,
+            self.records[-1]["round"] if self.records else 0,
+            self._info(),
+            {name: values[position] for name, values in scores.items()},
+            "validation" if self.settings.get("data", {}).get("validation") else "test",
+            self.transform,
+        )
+
     @abstractmethod
     def _input_types(self) -> list[str]:
         """The types of the inputs that the networks were trained with; empty where that is not known."""
@@ -221,7 +275,12 @@ class BaseResult(ABC):
         """Whether classes were learnt."""
 
     def _as_trained(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Inputs in the types that the network was trained with."""
+        """Inputs as the network was trained with them: transformed, and of the same types."""
+        if (transform := self.transform) is not None:
+            raw = tuple(getattr(torch, dtype) for _, dtype in transform.raw)
+            if len(raw) == len(inputs):
+                inputs = tuple(values.to(dtype) for values, dtype in zip(inputs, raw, strict=True))
+            inputs = as_inputs(transform(inputs))
         types = self._input_types()
         if len(types) != len(inputs):
             return inputs
@@ -304,6 +363,14 @@ class Result(BaseResult):
         """The names of the classes and the labels they had, as :meth:`fedapm.Federation.from_clients` takes them."""
         return {"class_names": self.federation.class_names, "labels": self.federation.labels, "numbered": True}
 
+    @property
+    def transform(self) -> Transform | None:
+        """What turns raw inputs into those of the networks; None where they are the same."""
+        return self.federation.transform
+
+    def _info(self) -> dict[str, Any]:
+        return self.spec.info()
+
     def _input_types(self) -> list[str]:
         return [str(t.dtype).removeprefix("torch.") for t in self.federation[0].train.inputs]
 
@@ -347,6 +414,7 @@ class Result(BaseResult):
             info = self.spec.identity()
             write_info(path, info | {"status": "running"})
             write_atomic(path / CONFIG, tomli_w.dumps(self.spec.settings))
+            write_transform(path, self.transform)
             rounds = JsonLines(path / ROUNDS)
             for record in self.records:
                 rounds.append(record)
@@ -401,12 +469,21 @@ def trained_run(spec: RunSpec, state: RunState, engine: LocalEngine) -> TrainedR
         problem.with_clients,
         lambda: (client_state for _, client_state in engine.store.touched()),
         frozenset(problem.federation.seen_classes),
+        spec.info,
+        problem.federation.transform,
     )
 
 
 def write_unseen(folder: Path, clients: list[dict[str, Any]]) -> None:
     """The scores of the clients that did not take part."""
     write_json(folder / UNSEEN, {"clients": clients})
+
+
+def write_transform(folder: Path, transform: Transform | None) -> None:
+    """What turns raw inputs into those of the network, where it is a module; run.json has the name of a function."""
+    content = transform.content() if transform is not None else None
+    if content is not None:
+        write_atomic(folder / TRANSFORM, content)
 
 
 def write_models(folder: Path, result: Result) -> None:

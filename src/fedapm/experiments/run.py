@@ -13,7 +13,7 @@ from fedapm.core.record import RoundRecord
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.new_client import Options
 from fedapm.experiments.newcomer import personalize_client
-from fedapm.experiments.result import Result, write_models, write_unseen
+from fedapm.experiments.result import Result, write_models, write_transform, write_unseen
 from fedapm.loggers.console import ProgressDisplay, RoundProgress
 from fedapm.runs.config import write_config
 from fedapm.runs.files import remove_leftovers, write_json
@@ -93,6 +93,7 @@ def _execute(
         folder = RecordWriter(out, plan.identity())
         if resumed is None:
             write_config(out, plan.settings)
+            write_transform(out, plan.problem.federation.transform)
         write_json(out / ENGINE, {"engine": engine.name, "why": chosen.why})
         callbacks.append(folder)
     # a log is ahead of the checkpoint, never behind: what is logged twice can be told, what is missing cannot

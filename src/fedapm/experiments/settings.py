@@ -56,8 +56,12 @@ class DataSettings:
     file."""
     options: dict[str, Any] = field(default_factory=dict)
     """Factory: arguments of the function."""
+    transform: str | None = None
+    """What turns raw inputs into those of the network, as `module:name` beside the experiment file: a function, or a
+    module of torch, which exported models contain. It goes with every model."""
     folder: str | None = None
-    """Where `file` and `factory` are looked for; the experiment file's folder, or the working folder for `--set`."""
+    """Where `file`, `factory` and `transform` are looked for; the experiment file's folder, or the working folder for
+    `--set`."""
     digest: str | None = None
     """File: its SHA-256, which a run records. A file that has changed since is refused."""
     root: str | None = None
@@ -317,7 +321,7 @@ def _replaced(name: str, key: str, table: Mapping[str, Any]) -> bool:
     """Whether a setting below is of no use beside those of a later table."""
     if name == "data":
         own = any(way in table for way in OWN_KEYS)
-        what = {"name", "file", "factory", "digest", "columns", "class_names", "options", "folder"}
+        what = {"name", "file", "factory", "digest", "columns", "class_names", "options", "transform", "folder"}
         return key in what and key not in table and (own or "name" in table)
     if name != "model":
         return False
@@ -341,7 +345,7 @@ def in_folder(tables: Mapping[str, Any], folder: Path) -> Tables:
         if isinstance(table.get("model"), Mapping):
             # a method's own network
             result[name] = in_folder(table, folder)
-        elif name in ("data", "model") and any(table.get(key) is not None for key in OWN_KEYS):
+        elif name in ("data", "model") and any(table.get(key) is not None for key in (*OWN_KEYS, "transform")):
             result[name] = {**table, "folder": str(located(str(table.get("folder", "")), str(folder)).resolve())}
     return result
 

@@ -110,6 +110,8 @@ def deployment(*layers: Mapping[str, Any]) -> Deployment:
         raise FedapmError(f"flower.minimum = {flower.minimum}, but only {selected} clients are selected in a round.")
     if experiment.data.unseen:
         raise FedapmError("data.unseen is for simulations; on Flower leave clients out of flower.clients instead.")
+    if experiment.data.transform is not None:
+        raise FedapmError("data.transform is for simulations; on Flower transform inputs where a node reads them.")
     for name in ("stationarity", "theory"):
         if getattr(experiment.engine, name):
             raise FedapmError(f"engine.{name} needs every client's state on the server; leave it out on Flower.")

@@ -34,6 +34,7 @@ from fedapm.runs.layout import (
     SPLIT_INFO,
     TENSORBOARD,
     TIMINGS,
+    TRANSFORM,
 )
 from fedapm.runs.records import JsonLines, is_run, load_run
 from fedapm.runs.schema import RoundLine
@@ -45,7 +46,7 @@ PATIENCE = 3.0
 
 
 # run.json last: until it is gone, the rest is known to be the beginning of a run
-BEGINNING = (ROUNDS, TIMINGS, ENGINE, CONFIG, EVENTS, MESSAGES, CHECKPOINTS, CONTRIBUTIONS, INFO)
+BEGINNING = (ROUNDS, TIMINGS, ENGINE, CONFIG, TRANSFORM, EVENTS, MESSAGES, CHECKPOINTS, CONTRIBUTIONS, INFO)
 """What a run has before its first record."""
 OF_LOGS = (TENSORBOARD.name, MLFLOW.name)
 

@@ -115,6 +115,7 @@ class RunInfo(TypedDict):
     classes: NotRequired[Count]
     seen_classes: NotRequired[list[int] | None]
     input_shapes: NotRequired[list[list[Count]]]
+    transform: NotRequired[dict[str, Any] | None]
     model: NotRequired[str | None]
     parameters: NotRequired[dict[str, Count | list[Count]] | None]
     split: NotRequired[dict[str, list[str]]]

@@ -55,7 +55,7 @@ class RunSpec:
 
     def info(self) -> dict[str, Any]:
         """What run.json says."""
-        network = self.problem.network(0)
+        network, transform = self.problem.network(0), self.problem.federation.transform
         personal = [self.problem.start(k).v0.numel for k in range(len(self.problem))]
         return {
             "fedapm": __version__,
@@ -72,6 +72,7 @@ class RunSpec:
             "labels": list(self.problem.federation.labels),
             "input_shapes": [list(shape) for shape in self.problem.federation.shapes],
             "input_types": [str(t.dtype).removeprefix("torch.") for t in self.problem.federation[0].train.inputs],
+            "transform": transform.describe() if transform is not None else None,
             "model": type(network.module).__name__,
             "clients": [
                 {"id": c.id, "train": len(c.train), "test": len(c.test), "classes": c.classes}

@@ -1,14 +1,12 @@
-"""Export: one client's model out of a run folder, without needing the network's code."""
+"""The file of a client's model in a run folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.runs.files import read_tensors, write_tensors
-from fedapm.runs.folder import locked
 from fedapm.runs.layout import MODELS, model_file
-from fedapm.runs.records import Run, load_run
+from fedapm.runs.records import Run
 
 
 def find_model(run: Run, client: str, view: str | None = None) -> Path:
@@ -41,14 +39,3 @@ def find_model(run: Run, client: str, view: str | None = None) -> Path:
     if chosen not in stored:
         raise FedapmError(f"there is no model {chosen!r} of client {client}; {did_you_mean(chosen, stored)}")
     return stored[chosen]
-
-
-def export_model(folder: Path, client: str, out: Path, view: str | None = None) -> int:
-    """Write a client's state dict; returns how many tensors it has."""
-    path = find_model(load_run(folder), client, view)
-    if out.exists():
-        raise FedapmError(f"{out} exists already; give another file.")
-    tensors, about = read_tensors(path)
-    with locked(out):
-        write_tensors(out, tensors, about)
-    return len(tensors)
