@@ -42,7 +42,7 @@ def from_bytes(content: bytes, extra: dict[str, Any] | None = None) -> nn.Module
         extra: The names of texts that went with it; their values are filled in.
     """
     with quietly():
-        module: nn.Module = torch.jit.load(io.BytesIO(content), "cpu", _extra_files=extra)
+        module: nn.Module = torch.jit.load(io.BytesIO(content), "cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
     return module
 
 

@@ -50,8 +50,8 @@ class Transform:
         if not callable(given):
             raise FedapmError(f"a transform is an nn.Module or a function, not {type(given).__name__}.")
         module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", "")
-        found = getattr(sys.modules.get(str(module)), name, None)
-        if found is not given or module == "__main__":
+        found_again = getattr(sys.modules.get(str(module)), name, None) is given and module != "__main__"
+        if not found_again:
             shown = name or type(given).__name__
             raise FedapmError(
                 f"the transform {shown} could not be found again by its name; write it as an nn.Module, or as a "

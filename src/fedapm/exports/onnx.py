@@ -41,8 +41,8 @@ def write_onnx(path: Path, network: nn.Module, description: Description) -> str:
     Returns:
         What was written, in a few words.
     """
-    for module in ("onnx", "onnxscript", "onnxruntime"):
-        require(module, EXTRA, "Exporting to ONNX")
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        _needed(package)
     whole = Whole(network, description)
     forms, title = description.inputs(included=whole.included), type(network).__name__
     older = whole.included or any(isinstance(part, nn.RNNBase) for part in network.modules())
@@ -88,26 +88,22 @@ def _traced(whole: Whole, forms: Sequence[Form]) -> Any:
 
     It keeps a GRU one operation, where the other writes out every time step, and takes a transform in TorchScript.
     """
-    import onnx
-
     stream, names = io.BytesIO(), input_names(forms)
     torch.onnx.export(
         traced(whole, forms),
         samples(forms, TRACED),
-        stream,
+        stream,  # type: ignore[arg-type]  # it takes one, whatever its hint says
         dynamo=False,
         input_names=names,
         output_names=[OUTPUT],
         dynamic_axes={name: {0: "batch"} for name in (*names, OUTPUT)},
         opset_version=OPSET,
     )
-    return onnx.load_from_string(stream.getvalue())
+    return _needed("onnx").load_from_string(stream.getvalue())
 
 
 def _runtime(content: bytes) -> Any:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    session = _needed("onnxruntime").InferenceSession(content, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
 
     def run(inputs: Inputs) -> Tensor:
@@ -115,6 +111,10 @@ def _runtime(content: bytes) -> Any:
         return torch.from_numpy(session.run(None, fed)[0])
 
     return run
+
+
+def _needed(package: str) -> Any:
+    return require(package, EXTRA, "Exporting to ONNX")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
 from fedapm.core.torchscript import quietly
 from fedapm.core.transform import Form, Inputs
@@ -85,12 +86,12 @@ def traced(whole: Whole, forms: Sequence[Form]) -> Any:
     title = type(whole.network).__name__
     try:
         with quietly(), warnings.catch_warnings(record=True) as said, torch.no_grad():
-            warnings.simplefilter("always", torch.jit.TracerWarning)
-            made = torch.jit.trace(whole, samples(forms, TRACED), check_trace=False)
+            warnings.simplefilter("always", TracerWarning)
+            made = torch.jit.trace(whole, samples(forms, TRACED), check_trace=False)  # type: ignore[no-untyped-call]
     except Exception as error:  # the tracer raises many types
         raise FedapmError(f"{title} cannot be traced ({reason_of(error)}); {INSTEAD}") from None
     # torch's own layers compare sizes in harmless ways
-    own = [one for one in said if issubclass(one.category, torch.jit.TracerWarning) and "torch" not in one.filename]
+    own = [one for one in said if issubclass(one.category, TracerWarning) and "torch" not in one.filename]
     if own:
         whole.remark = (
             f"{title} looks at its inputs in {Path(own[0].filename).name}, line {own[0].lineno}; the exported model "
