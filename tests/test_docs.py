@@ -10,9 +10,12 @@ import warnings
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
+import torch
 import yaml
 
+import fedapm
 from fedapm.runs.records import load_run
 from tests.helpers import plugin
 
@@ -82,6 +85,46 @@ def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch):
     shown = blocks(ROOT / page, "python")
     assert shown
     run_file("\n".join(shown), tmp_path)
+
+
+def test_how_to_use_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        # the page shows how TorchScript is loaded, and torch advises against TorchScript
+        warnings.filterwarnings("ignore", r"`torch\.jit\.load` is deprecated", DeprecationWarning)
+        found = run_file("\n".join(blocks(ROOT / "docs" / "how-to" / "use-a-model.md", "python")), tmp_path)
+    expected = found["result"].predict("Oslo", found["x"][:5])
+    assert torch.allclose(found["logits"], expected, atol=1e-5), "the last logits are those of safetensors"
+    shown = re.findall(r"`(\w+)`", page_table(ROOT / "docs" / "how-to" / "use-a-model.md", "| field |"))
+    assert {*shown} >= {*fedapm.read_about(tmp_path / "oslo.onnx")}, "every field is explained"
+
+
+def page_table(page: Path, head: str) -> str:
+    """The first column of a table on a page."""
+    rows = page.read_text("utf-8").partition(head)[2].partition("\n\n")[0].splitlines()
+    return "\n".join(row.split("|")[1] for row in rows[2:])
+
+
+def test_the_walk_from_data_to_a_model_in_use(tmp_path, monkeypatch):
+    page = ROOT / "docs" / "tutorial" / "your-data.md"
+    (experiment,), shown, python = blocks(page, "toml"), commands(page), "\n".join(blocks(page, "python"))
+    less = {
+        "split": ["--rounds", "2"],
+        "tune": ["--rounds", "2", "--trials", "1"],
+        "compare": ["--rounds", "2", "--seeds", "0"],
+    }
+    monkeypatch.chdir(tmp_path)
+    cli.app([*shown[0]], standalone_mode=False)
+    monkeypatch.chdir(tmp_path / "my-project")
+    runpy.run_path("my_data.py", run_name="__main__")
+    Path("experiment.toml").write_text(experiment, "utf-8")
+    order = ["data", "split", "tune", "compare", "report", "personalize", "export"]
+    assert [line[0] for line in shown[1:]] == order
+    for line in shown[1:]:
+        cli.app([*line, *less.get(line[0], [])], standalone_mode=False)
+    found = run_file(python, tmp_path)
+    assert np.allclose(found["logits"], found["same"], atol=1e-5)
+    assert found["new"].shape == (60, 3)
 
 
 def test_the_generated_pages_are_up_to_date():

@@ -183,7 +183,7 @@ def test_a_function_goes_by_its_name(tmp_path, monkeypatch):
     assert command("run", config, "--out", tmp_path / "run").code == 0
     outcome = command("export", tmp_path / "run", "--client", "ann", tmp_path / "m.pt")
     assert outcome.code == 0, outcome.err
-    assert "TorchScript of client ann" in " ".join(outcome.out.split())
+    assert "the network of client ann in TorchScript" in " ".join(outcome.out.split())
     about = fedapm.read_about(tmp_path / "m.pt")["transform"]
     assert (about["name"], about["included"]) == ("people_scaling:half", False)
     transform = fedapm.read_transform(tmp_path / "m.pt", tmp_path)
@@ -238,6 +238,7 @@ class Unscriptable(nn.Module):
         (["--format", "onnx", "--out", "m.pt"], ["m.pt", "does not end in .onnx", "m.onnx"]),
         (["--format", "safetensor", "--out", "m.safetensors"], ["'safetensor'", "safetensors"]),
         (["m.onnx"], ["network of your own", "fedapm.load"]),
+        (["m.pt", "--client", "dan"], ["dan took no part", "personalize"]),
         ([], ["which file"]),
         (["m.pt", "--out", "m.pt"], ["which file"]),
     ],

@@ -137,6 +137,8 @@ def inspect(
         f"{inspection.samples:,} samples, {len(inspection.clients)} clients, {len(inspection.classes)} classes"
         f"{modalities}"
     )
+    if inspection.unseen:
+        print_line(f"held out: {', '.join(inspection.unseen)}")
     for modality, clients in inspection.lacking.items():
         print_line(f"without {modality}: {', '.join(clients) or 'nobody'}")
     if any(inspection.elsewhere):

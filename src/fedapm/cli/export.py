@@ -29,4 +29,4 @@ def export(
     if path is None or (out is not None and file is not None):
         raise FedapmError("say once which file to write: --out client-3.onnx.")
     written = load(folder).write_export(client, path, format, view)
-    print_line(f"{path}: {written} of client {client}.")
+    print_line(f"{path}: {written}.")

@@ -36,6 +36,8 @@ class Inspection:
     """For each modality that is not everywhere, the clients that lack it."""
     elsewhere: tuple[int, ...]
     """The number of each client's test samples that another client trains on."""
+    unseen: tuple[str, ...] = ()
+    """Those of the clients that do not take part in training."""
 
     @property
     def samples(self) -> int:
@@ -50,6 +52,7 @@ class Inspection:
             "samples": self.samples,
             "classes": list(self.classes),
             "modalities": list(self.modalities),
+            "unseen": list(self.unseen),
             "lacking": {modality: list(clients) for modality, clients in self.lacking.items()},
             "clients": [
                 {
@@ -94,6 +97,7 @@ def inspect(data: DataSettings) -> Inspection:
         counts,
         {modality: tuple(ids[k] for k in positions) for modality, positions in lacking.items()},
         trained_elsewhere(federation) if data.factory is None else (0,) * len(federation),
+        tuple(c.id for c in federation.hold_out(data.unseen, data.seed).unseen) if data.unseen else (),
     )
 
 

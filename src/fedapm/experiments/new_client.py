@@ -9,7 +9,9 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from fedapm.core.metrics import Score
+from fedapm.data.arrays import Arrays
 from fedapm.errors import FedapmError
+from fedapm.experiments.inference import infer
 from fedapm.exports.description import Description
 from fedapm.runs.files import write_tensors
 
@@ -68,6 +70,17 @@ class NewClient:
     def state_dict(self) -> dict[str, Tensor]:
         """Its whole model as a plain state dict, on the CPU."""
         return {n: t.detach().clone() for n, t in self.model.state_dict().items()}
+
+    def predict(self, x: Arrays) -> Tensor:
+        """What its model gives for some samples.
+
+        Args:
+            x: As in [Result.predict][fedapm.Result.predict].
+
+        Returns:
+            The network's outputs, one row a sample; ``.argmax(1)`` gives classes.
+        """
+        return infer(self.model, x, self.id, self.description.transform, self.description.input_types)
 
     def save(self, path: str | Path) -> Path:
         """Write its model as a safetensors file that plain torch loads."""

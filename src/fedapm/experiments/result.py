@@ -15,14 +15,13 @@ import tomli_w
 import torch
 from torch import Tensor, nn
 
-from fedapm.core.network import Loss, Network
+from fedapm.core.network import Loss
 from fedapm.core.record import RoundRecord
-from fedapm.core.samples import Samples
-from fedapm.core.split import Split
 from fedapm.core.transform import Transform
-from fedapm.data.arrays import Arrays, as_inputs
+from fedapm.data.arrays import Arrays
 from fedapm.data.federation import Federation, client_position
 from fedapm.errors import FedapmError, did_you_mean
+from fedapm.experiments.inference import infer
 from fedapm.experiments.newcomer import TrainedRun
 from fedapm.exports.description import Description
 from fedapm.runs.files import write_atomic, write_json, write_tensors
@@ -179,18 +178,7 @@ class BaseResult(ABC):
         Returns:
             The network's outputs on the CPU, one row a sample; ``.argmax(1)`` gives classes.
         """
-        module, inputs = self.model(client, view), self._as_trained(as_inputs(x))
-        samples = Samples(inputs, torch.zeros(len(inputs[0])))
-        if not len(samples):
-            raise FedapmError("there are no samples to predict.")
-        try:
-            return Network(module, Split((), ()), nn.functional.cross_entropy).predict(samples)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            shapes = ", ".join(str(tuple(values.shape)) for values in inputs)
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise FedapmError(
-                f"the network of client {client} cannot be called with inputs of shape {shapes} ({reason})."
-            ) from error
+        return infer(self.model(client, view), x, client, self.transform, self._input_types())
 
     def predict_proba(self, client: int | str, x: Arrays, view: str | None = None) -> Tensor:
         """The probability of each class for some samples.
@@ -250,7 +238,10 @@ class BaseResult(ABC):
         # torch's exporters are not imported before they are needed, and neither is what knows of them
         from fedapm.exports import find_format, write_model
 
-        form, position = find_format(path, format), client_position(self.clients, client)
+        form = find_format(path, format)
+        if str(client) not in self.clients and str(client) in [row["id"] for row in self._unseen()]:
+            raise FedapmError(f"client {client} took no part, so it has no model; personalize gives it one.")
+        position = client_position(self.clients, client)
         found, name = self._description(position, self._view(view)), self.clients[position]
         return write_model(path, form, found, lambda: self.state_dict(name, view), lambda: self.model(name, view))
 
@@ -273,18 +264,6 @@ class BaseResult(ABC):
     @abstractmethod
     def _classified(self) -> bool:
         """Whether classes were learnt."""
-
-    def _as_trained(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Inputs as the network was trained with them: transformed, and of the same types."""
-        if (transform := self.transform) is not None:
-            raw = tuple(getattr(torch, dtype) for _, dtype in transform.raw)
-            if len(raw) == len(inputs):
-                inputs = tuple(values.to(dtype) for values, dtype in zip(inputs, raw, strict=True))
-            inputs = as_inputs(transform(inputs))
-        types = self._input_types()
-        if len(types) != len(inputs):
-            return inputs
-        return tuple(values.to(getattr(torch, name)) for values, name in zip(inputs, types, strict=True))
 
     def __repr__(self) -> str:
         done = self.records[-1]["round"] if self.records else 0

@@ -31,6 +31,11 @@ class Description:
     transform: Transform | None = None
 
     @property
+    def input_types(self) -> list[str]:
+        """The types of the network's inputs; none where the run does not say."""
+        return [str(name) for name in self.info.get("input_types", ())]
+
+    @property
     def network_inputs(self) -> tuple[Form, ...]:
         """The shape of each input of the network, of one sample, and its type."""
         shapes, types = self.info.get("input_shapes"), self.info.get("input_types")

@@ -99,4 +99,4 @@ def write_model(
             return form.write(path, network(), description)
         tensors = state()
         write_tensors(path, tensors, description.about(embedded=True))
-        return f"{len(tensors)} tensors"
+        return f"{len(tensors)} tensors of client {description.client}"

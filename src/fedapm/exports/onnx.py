@@ -62,7 +62,7 @@ def write_onnx(path: Path, network: nn.Module, description: Description) -> str:
     content = model.SerializeToString()
     check_same(whole, forms, _runtime(content), f"{title} in ONNX")
     write_atomic(path, content)
-    return f"ONNX, opset {opset}"
+    return f"the network of client {description.client} in ONNX, opset {opset}"
 
 
 def _graph(whole: Whole, forms: Sequence[Form]) -> Any:

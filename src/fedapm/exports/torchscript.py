@@ -36,4 +36,4 @@ def write_torchscript(path: Path, network: nn.Module, description: Description) 
     with torch.no_grad():
         check_same(whole, forms, lambda inputs: loaded(*inputs), f"{title} in TorchScript")
     write_atomic(path, content)
-    return "TorchScript"
+    return f"the network of client {description.client} in TorchScript"

@@ -158,7 +158,7 @@ def load_run(path: str | Path) -> Run:
     """Read one run folder."""
     path = Path(path)
     if not is_run(path):
-        raise FedapmError(f"{path} is not a run folder: it has no {INFO}.")
+        raise FedapmError(f"{path} is not a run folder: {_what_is_there(path)}.")
     info = read_json(path / INFO)
     for field in ("method", "seed", "status", "clients"):
         if field not in info:
@@ -172,6 +172,15 @@ def load_run(path: str | Path) -> Run:
     except UnicodeDecodeError as error:
         raise FedapmError(f"{config} is not valid TOML: {error}.") from None
     return Run(path, info, rounds, text)
+
+
+def _what_is_there(path: Path) -> str:
+    """What a path is that is no run folder; runs just below it are named, as those of a comparison."""
+    if not path.exists():
+        return "it does not exist"
+    below = sorted(str(found.parent) for depth in ("*", "*/*") for found in path.glob(f"{depth}/{INFO}"))
+    listed = f"{', '.join(below[:3])}{', …' * (len(below) > 3)}"
+    return f"it has no {INFO}" + (f"; name one of the runs in it: {listed}" if below else "")
 
 
 def _check_rounds(path: Path, info: Mapping[str, Any], rounds: Sequence[int]) -> None:
