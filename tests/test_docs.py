@@ -105,7 +105,7 @@ def page_table(page: Path, head: str) -> str:
     return "\n".join(row.split("|")[1] for row in rows[2:])
 
 
-def test_the_walk_from_data_to_a_model_in_use(tmp_path, monkeypatch):
+def test_the_walk_from_data_to_a_model_in_use(tmp_path, monkeypatch, capsys):
     page = ROOT / "docs" / "tutorial" / "your-data.md"
     (experiment,), shown, python = blocks(page, "toml"), commands(page), "\n".join(blocks(page, "python"))
     less = {
@@ -122,6 +122,11 @@ def test_the_walk_from_data_to_a_model_in_use(tmp_path, monkeypatch):
     assert [line[0] for line in shown[1:]] == order
     for line in shown[1:]:
         cli.app([*line, *less.get(line[0], [])], standalone_mode=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "held out: person-9" in said
+    advice = "Next: fedapm compare experiment.toml --methods fedapm,fedavg,local --tuned runs/tune"
+    assert advice in said, "compare would refuse other methods than those that were tuned"
+    assert "person-0.onnx: the network of client person-0 in ONNX" in said
     found = run_file(python, tmp_path)
     assert np.allclose(found["logits"], found["same"], atol=1e-5)
     assert found["new"].shape == (60, 3)

@@ -1,6 +1,7 @@
 """Models are exported in every format, loaded by what loads that format, and compared with torch."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -262,3 +263,34 @@ def test_a_file_that_is_not_from_here(tmp_path):
         (tmp_path / file).write_bytes(b"nothing of the kind")
         with pytest.raises(FedapmError, match="cannot be read"):
             fedapm.read_about(tmp_path / file)
+
+
+def test_a_folder_of_runs_names_them(scaled, tmp_path):
+    outcome = command("export", scaled.parent, "--client", "bob", tmp_path / "m.pt")
+    assert_refused(outcome, "not a run folder", f"name one of the runs in it: {scaled}")
+    assert_refused(command("export", tmp_path / "none", "--client", "bob", tmp_path / "m.pt"), "does not exist")
+
+
+def test_a_run_without_its_transform_is_not_used_without_it(scaled, tmp_path):
+    folder = shutil.copytree(scaled, tmp_path / "run")
+    (folder / "transform.pt").write_bytes(b"damaged")
+    with pytest.raises(FedapmError, match=r"transform\.pt is damaged"):
+        fedapm.load(folder, model=Net).predict("bob", GIVEN["x"][:2])
+    (folder / "transform.pt").unlink()
+    with pytest.raises(FedapmError, match=r"transform\.pt is missing"):
+        fedapm.load(folder, model=Net).predict("bob", GIVEN["x"][:2])
+
+
+def test_a_saved_run_keeps_its_transform(tmp_path):
+    federation = Federation.from_arrays(GIVEN["x"], GIVEN["y"], GIVEN["client"]).transformed(Scale())
+    result = fedapm.train(federation, Net, **QUICK)
+    loaded = fedapm.load(result.save(tmp_path / "run"), model=Net)
+    assert torch.equal(loaded.predict("ann", GIVEN["x"][:5]), result.predict("ann", GIVEN["x"][:5]))
+    assert loaded.transform.raw == (((5,), "float32"),)
+
+
+def test_a_transform_is_refused_on_flower():
+    from fedapm.flower.settings import deployment
+
+    with pytest.raises(FedapmError, match=r"data\.transform is for simulations"):
+        deployment({"data": {"name": "digits", "transform": "my_data:scale"}})

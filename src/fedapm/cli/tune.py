@@ -91,4 +91,8 @@ def tune(
     console().print(results_table(tuned.methods, tuned.options))
     print_line(f"Tuned settings: {tuned.path}")
     what = ([str(config)] if config is not None else []) + (["--data", data] if data is not None else [])
+    what += ["--data-root", str(data_root)] if data_root is not None else []
+    # compare has methods of its own where none are named, and refuses those that were not tuned
+    what += ["--methods", methods] if methods != SIX else []
+    what += [word for setting in assign or [] for word in ("--set", setting)]
     print_line(f"Next: {command_line(['compare', *what, '--tuned', str(out)])}")
