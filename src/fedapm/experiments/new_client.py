@@ -12,7 +12,7 @@ from fedapm.core.metrics import Score
 from fedapm.data.arrays import Arrays
 from fedapm.errors import FedapmError
 from fedapm.experiments.inference import infer
-from fedapm.exports.description import Description
+from fedapm.exports import Description, find_format, write_model
 from fedapm.runs.files import write_tensors
 
 JudgedOn = Literal["test", "validation", "training"]
@@ -98,9 +98,6 @@ class NewClient:
         Returns:
             The file.
         """
-        # torch's exporters are not imported before they are needed, and neither is what knows of them
-        from fedapm.exports import find_format, write_model
-
         form = find_format(Path(path), format)
         write_model(Path(path), form, self.description, self.state_dict, lambda: self.model)
         return Path(path)

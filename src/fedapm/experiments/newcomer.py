@@ -23,7 +23,7 @@ from fedapm.data.federation import ClientData, Federation
 from fedapm.data.splitting import split_samples
 from fedapm.errors import FedapmError
 from fedapm.experiments.new_client import JudgedOn, NewClient, Options, StartedFrom
-from fedapm.exports.description import Description
+from fedapm.exports import Description
 from fedapm.simulation.engines.sequential import check_classes
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import ClientState

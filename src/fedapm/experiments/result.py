@@ -23,7 +23,7 @@ from fedapm.data.federation import Federation, client_position
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.inference import infer
 from fedapm.experiments.newcomer import TrainedRun
-from fedapm.exports.description import Description
+from fedapm.exports import Description, find_format, write_model
 from fedapm.runs.files import write_atomic, write_json, write_tensors
 from fedapm.runs.folder import before_closing, clear_beginning, locked, refuse_to_overwrite
 from fedapm.runs.layout import CHECKPOINTS, CONFIG, MODELS, ROUNDS, TRANSFORM, UNSEEN, model_file
@@ -235,9 +235,6 @@ class BaseResult(ABC):
 
     def write_export(self, client: int | str, path: Path, format: str | None = None, view: str | None = None) -> str:
         """As :meth:`export`; what was written, in a few words."""
-        # torch's exporters are not imported before they are needed, and neither is what knows of them
-        from fedapm.exports import find_format, write_model
-
         form = find_format(path, format)
         if str(client) not in self.clients and str(client) in [row["id"] for row in self._unseen()]:
             raise FedapmError(f"client {client} took no part, so it has no model; personalize gives it one.")
