@@ -242,7 +242,15 @@ def tiny_cases(scales: Results) -> tuple[list[Results], Results]:
     return [c for c in tiny if len(c["rounds"]) == 1], next(c for c in tiny if len(c["rounds"]) > 1)
 
 
-def blocks(speeds: Results, scales: Results, profile: Results, deployment: Results) -> dict[str, str]:
+def startup(results: Results) -> str:
+    """What it takes to begin."""
+    rows = [[f"`{name}`", f"{min(taken):.2f} s"] for name, taken in results["seconds"].items()]
+    return table(["in a fresh process", "processor time"], rows)
+
+
+def blocks(
+    speeds: Results, scales: Results, profile: Results, deployment: Results, startups: Results
+) -> dict[str, str]:
     """What belongs between the markers."""
     single, several = tiny_cases(scales)
 
@@ -268,6 +276,7 @@ def blocks(speeds: Results, scales: Results, profile: Results, deployment: Resul
         "figure-cohort": figure("cohort", "Time of a round against the number of clients in it"),
         "deployment": deployed(deployment),
         "messages": messages(deployment),
+        "startup": startup(startups),
         "large": large([case for case in scales["cases"] if case["kind"] == "cnn"]),
     }
 
@@ -286,8 +295,8 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--allow-quick", action="store_true", help="take results of quick runs, to try the page")
     given = parser.parse_args()
-    names = ("speed", "scale", "profile", "deployment")
-    found = speeds, scales, profile, _ = [read_json(given.results / f"{name}.json") for name in names]
+    names = ("speed", "scale", "profile", "deployment", "startup")
+    found = speeds, scales, profile, *_ = [read_json(given.results / f"{name}.json") for name in names]
     if not given.allow_quick and any(results["quick"] for results in found):
         raise SystemExit("these are results of a quick run, which say nothing of speed; run make bench first.")
     content = blocks(*found)

@@ -115,6 +115,7 @@ def method_page() -> str:
     for name, kind in NAMED.items():
         found = [(key, given, about) for key, _, given, about in rows(kind)]
         parts += [f"## {kind.label}", f"`{name}`. {' '.join((inspect.getdoc(kind) or '').split())}", paper(kind)]
+        parts += [f"Use it when: {kind.suits}."] if kind.suits else []
         own = table(found, ("hyperparameter", "default", "meaning"))
         parts.append(own if found else "It has no hyperparameters of its own.")
     return joined(part for part in parts if part)

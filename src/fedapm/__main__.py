@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedapm.cli.app import main
+from fedapm.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedapm import METHODS
+from fedapm.algorithms import METHODS, PRESETS
 from fedapm.data import DATA_SETS
 from fedapm.models import MODELS, DigitsNet
 from fedapm.runs.records import load_run
@@ -424,3 +424,13 @@ def test_a_real_process_says_one_line_and_exits_with_2(tmp_path: Path) -> None:
     )
     assert_refused(Outcome(finished.returncode, finished.stdout, finished.stderr), "'rho'")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_method_says_when_to_use_it() -> None:
+    outcome = fedapm("list", "methods")
+    assert outcome.out.startswith("name")
+    assert "use it when" in outcome.out
+    for kind in (METHODS | PRESETS).values():
+        assert kind.suits, kind.name
+        assert len(kind.suits) <= 95, "one short phrase"
+        assert kind.suits in outcome.out

@@ -12,7 +12,9 @@ import pytest
 from rich.console import Console
 
 from fedapm.loggers import console
-from fedapm.loggers.console import ProgressDisplay, RoundProgress, configure
+from fedapm.loggers.console import ProgressDisplay, configure
+from fedapm.loggers.rounds import RoundProgress
+from fedapm.loggers.series import Series
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +116,52 @@ def test_work_on_a_terminal_is_a_bar_for_each_name() -> None:
     assert "FedAPM" in second
     assert second.split()[2:7] == ["1/3", "best", "accuracy", "0.5", "-:--:--"]
     assert "not on a terminal" not in text_of(screen)
+
+
+def test_a_series_of_runs_tells_which_run_it_is_and_how_long_all_will_take() -> None:
+    now = 0.0
+    # one run of the quick method is done already
+    series = Series([("quick", 4), ("quick", 0), ("slow", 4)], lambda: now)
+    assert series.seconds_left is None
+    first = series.turn(0)
+    assert (first.number, first.time_left) == ("Run 1 of 3", "-:--:--")
+    for left in (4, 3, 2, 1, 0):
+        now += 1.0
+        first.advance(left)
+        assert series.seconds_left == left + 4, "what is not known yet is taken to be as quick"
+    series.end(0)
+    last = series.turn(2)
+    now = 15.0
+    last.advance(4)
+    assert (last.number, last.time_left) == ("Run 3 of 3", "0:00:40")
+    series.end(2)
+    assert series.seconds_left == 0
+
+
+@pytest.mark.parametrize("wide", [80, 120])
+def test_a_run_of_a_series_on_a_terminal_has_the_time_left_in_all_below_it(wide: int) -> None:
+    screen = Console(file=io.StringIO(), width=wide, force_terminal=True, color_system=None)
+    now = 0.0
+    series = Series([("fedapm", 20)] * 12, lambda: now)
+    turn = series.turn(2)
+    progress = RoundProgress(f"{turn.number}: FedAPM-paper, seed 10", 20, screen, turn)
+    now = 2.0
+    progress.show(record(0, 0.5))
+    assert progress._display._bars is not None
+    progress._display._bars.refresh()
+    shown = text_of(screen)
+    progress.close()
+    assert "Run 3 of 12: FedAPM-paper, seed 10" in shown
+    assert any("all 12 runs" in line and "2/12" in line and "0:08:00" in line for line in shown.splitlines())
+    assert all(len(line) <= wide for line in shown.splitlines())
+    assert "all 12 runs" not in text_of(screen).splitlines()[-1], "it is gone when the run is over"
+
+
+def test_a_run_of_a_series_without_a_terminal_says_so_in_its_lines() -> None:
+    screen, now = plain(), 0.0
+    turn = Series([("fedapm", 20)] * 2, lambda: now).turn(0)
+    progress = RoundProgress(f"{turn.number}: FedAPM, seed 0", 20, screen, turn)
+    now = 3.0
+    progress.show(record(0, 0.5))
+    progress.close()
+    assert text_of(screen) == "Run 1 of 2: FedAPM, seed 0: round 0/20  accuracy 0.500  0:02:00 left in all\n"

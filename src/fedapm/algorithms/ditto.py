@@ -28,6 +28,7 @@ class Ditto(Averaging):
     personal = "a whole model v_i"
     sends = "the change of w_i, whole model"
     evaluates = "P: v_i; G: the global w"
+    suits = "as for pFedMe, and the common model should be FedAvg's"
     search_space = (log_range("algorithm.lam", 0.001, 3.0), EPOCHS_V)
     search_grid = (choices("algorithm.lam", 0.01, 0.1, 0.5, 1.0),)
     unit_powers = {"algorithm.lam": -1}

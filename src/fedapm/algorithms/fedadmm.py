@@ -25,6 +25,7 @@ class FedADMM(Consensus):
     personal = "nothing; kept: the copy w_i and the dual π_i"
     sends = "ρ(w_i − w), the change of π_i, whole model"
     evaluates = "the global model"
+    suits = "one model serves all and ADMM should find it: FedAPM with nothing personal"
     search_space: ClassVar[SearchSpace] = (log_range("algorithm.kappa", 0.03, 1.0),)
     search_grid: ClassVar[SearchSpace] = (choices("algorithm.kappa", 0.05, 0.1, 0.2, 0.4, 0.8),)
 

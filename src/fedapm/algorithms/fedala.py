@@ -31,6 +31,7 @@ class FedALA(Averaging):
     personal = "a whole model Θ_i; also kept: the weights W_i"
     sends = "the change of the whole model"
     evaluates = "Θ_i"
+    suits = "clients should take from the common model only what helps them"
     search_space = (log_range("algorithm.eta", 0.1, 10.0), int_range("algorithm.p", 1, 3))
     search_grid = (choices("algorithm.eta", 0.1, 0.5, 1.0, 2.0),)
 

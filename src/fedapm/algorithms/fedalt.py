@@ -26,6 +26,7 @@ class FedAlt(Averaging):
     personal = "v_i"
     sends = "the change of the shared part"
     evaluates = "ū with v_i"
+    suits = "part of the network is personal, and a plain average of the rest will do"
     search_space = (EPOCHS_V, LR_V)
     unit_powers = {"algorithm.lr_v": 1}
 

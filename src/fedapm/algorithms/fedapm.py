@@ -32,6 +32,7 @@ class FedAPM(Consensus):
     personal = "v_i; also kept: the copy u_i, the dual π_i and ξ_i"
     sends = "ρ(u_i − ū), the change of π_i, shared part only"
     evaluates = "ū with v_i (or u_i with v_i)"
+    suits = "clients differ, or only some take part in a round: shared and personal parts, without drift"
     search_space: ClassVar[SearchSpace] = (
         log_range("algorithm.kappa", 0.03, 1.0),
         choices("algorithm.sigma", "auto", 0.0, 0.003, 0.03, 0.3),

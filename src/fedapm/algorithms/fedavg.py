@@ -24,6 +24,7 @@ class FedAvg(Averaging):
     personal = "nothing"
     sends = "the change of the whole model"
     evaluates = "the global model"
+    suits = "clients are alike and one model serves all; the usual baseline"
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """A client keeps nothing."""

@@ -34,6 +34,7 @@ class FedCP(Averaging):
     personal = "an added head p_i"
     sends = "the change of trunk, policy and global head"
     evaluates = "trunk, policy, global head and p_i"
+    suits = "some samples of a client need common features and some its own"
     search_space = (log_range("algorithm.lam", 0.01, 10.0),)
     search_grid = (choices("algorithm.lam", 0.1, 0.5, 1.0, 5.0),)
 

@@ -21,6 +21,7 @@ class FedProx(FedAvg):
 
     name = "fedprox"
     label = "FedProx"
+    suits = "one model serves all, but long local training pulls clients apart"
     search_space = (log_range("algorithm.mu", 0.0001, 1.0),)
     search_grid = (choices("algorithm.mu", 0.001, 0.01, 0.1, 1.0),)
     unit_powers = {"algorithm.mu": -1}

@@ -29,6 +29,7 @@ class FedRoD(Averaging):
     personal = "an added head p_i"
     sends = "the change of trunk and generic head"
     evaluates = "trunk, generic head and p_i"
+    suits = "labels are skewed, and a common model is wanted beside the personal ones"
 
     def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
         """Everything is shared but an added head."""

@@ -23,6 +23,7 @@ class FedSim(Averaging):
     personal = "v_i"
     sends = "the change of the shared part"
     evaluates = "ū with v_i"
+    suits = "as for FedAlt, with half the passes over the data"
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """A client keeps its personal part."""

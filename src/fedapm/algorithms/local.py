@@ -21,6 +21,7 @@ class Local(Algorithm):
     personal = "the whole model"
     sends = "nothing"
     evaluates = "the client's own model"
+    suits = "clients have plenty of data, or nothing may be sent; what the others must beat"
 
     def server_init(self, u0: Vec) -> State:
         """The server keeps nothing."""

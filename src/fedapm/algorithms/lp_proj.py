@@ -62,6 +62,7 @@ class LpProj(Algorithm):
     personal = "the whole model x_i"
     sends = "the change of P x_i, d_sub numbers"
     evaluates = "x_i"
+    suits = "sending must cost next to nothing"
     search_space = (log_range("algorithm.lam", 0.01, 10.0), choices("algorithm.dimension", 30, 100, 300, 1000))
     search_grid = (choices("algorithm.lam", 0.1, 0.5, 1.0, 5.0),)
     unit_powers = {"algorithm.lam": -1}

@@ -28,6 +28,7 @@ class PFedMe(Averaging):
     personal = "a whole model θ_i"
     sends = "the change of w_i, whole model"
     evaluates = "P: θ_i; G: the global w"
+    suits = "each client wants a whole model of its own, near a common one"
     search_space = (
         log_range("algorithm.lam", 0.3, 30.0),
         int_range("algorithm.k", 1, 8),

@@ -27,6 +27,7 @@ class FedPer(FedSim):
 
     name = "fedper"
     label = "FedPer"
+    suits = "clients see alike but label differently: FedSim, output stage personal"
     preset = "output"
 
 
@@ -36,6 +37,7 @@ class FedRep(FedAlt):
 
     name = "fedrep"
     label = "FedRep"
+    suits = "as for FedPer, with the output trained first: FedAlt, output stage personal"
     preset = "output"
 
 
@@ -45,6 +47,7 @@ class LGFedAvg(FedSim):
 
     name = "lg-fedavg"
     label = "LG-FedAvg"
+    suits = "clients have different sensors but the same labels: FedSim, input stage personal"
     preset = "input"
 
 
@@ -54,6 +57,7 @@ class FedAPMPaper(FedAPM):
 
     name = "fedapm-paper"
     label = "FedAPM-paper"
+    suits = "FedAPM should be as published"
     sends = "the change of z_i = u_i + π_i/ρ, shared part only"
     evaluates = "u_i with v_i (or ū with v_i)"
     search_space = (

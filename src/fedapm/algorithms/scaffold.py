@@ -28,6 +28,7 @@ class Scaffold(Averaging):
     personal = "nothing; kept: the control variate c_i"
     sends = "the changes of the whole model and of c_i"
     evaluates = "the global model"
+    suits = "one model serves all, clients differ, and twice the traffic does no harm"
     search_space = (log_range("algorithm.eta_g", 0.1, 2.0),)
     search_grid = (choices("algorithm.eta_g", 0.3, 0.6, 1.0, 1.5),)
 

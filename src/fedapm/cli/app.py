@@ -1,159 +1,93 @@
-"""The command line. A command is a module with a typer ``app``, named in :data:`COMMANDS`."""
+"""The commands. Each is a module beside this one with a typer ``app``, named in :data:`COMMANDS`."""
 
 from __future__ import annotations
 
+import inspect
 import os
-import re
-import signal
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from importlib import import_module
-from types import FrameType
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import click
 import typer
+from typer.core import TyperArgument, TyperCommand
+from typer.models import ArgumentInfo
 
-from fedapm.core.messages import plain_line
-from fedapm.errors import FedapmError, Interrupted, did_you_mean, in_words
-from fedapm.loggers.console import configure
+from fedapm.cli.main import main
 from fedapm.version import __version__
 
-COMMANDS = (
-    "init",
-    "run",
-    "compare",
-    "sweep",
-    "tune",
-    "split",
-    "paper",
-    "theory",
-    "report",
-    "export",
-    "personalize",
-    "list",
-    "data",
-    "flower",
-)
-"""The modules beside this one that hold commands, in the order in which --help lists them."""
+COMMANDS = {
+    "Start": ("init", "data", "list"),
+    "Train and compare": ("run", "compare", "report"),
+    "Choose settings": ("split", "tune", "sweep", "theory"),
+    "Use the models": ("export", "personalize"),
+    "More": ("flower", "paper"),
+}
+"""The modules that hold commands, in the order in which people come to use them; --help has a panel for each part."""
 
-INTERRUPTED = 130
+WITHOUT_TORCH = ("init", "flower")
+"""Those that do not compute in this process."""
+
+
+class Command(TyperCommand):
+    """A command whose help describes its arguments."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.callback is None:
+            return
+        # click 8.5 gives arguments a help of their own, which wipes out what typer has set before
+        for name, kind in get_type_hints(inspect.unwrap(self.callback), include_extras=True).items():
+            told = [part.help for part in getattr(kind, "__metadata__", ()) if isinstance(part, ArgumentInfo)]
+            for parameter in self.params:
+                if told and parameter.name == name and isinstance(parameter, TyperArgument):
+                    parameter.help = told[0]
+
+
+class TorchCommand(Command):
+    """A command that computes. It imports torch when it runs, so that its help need not wait for that."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command with one thread: more only spin-wait on models of this size unless the user asks for them."""
+        import torch
+
+        # some modules that torch imports swallow every exception, also that of a Ctrl-C
+        if ctx.obj:
+            raise KeyboardInterrupt
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(1)
+        return super().invoke(ctx)
+
 
 app = typer.Typer(
     help="Personalised federated learning that does not drift.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for _name in COMMANDS:
-    app.add_typer(import_module(f"fedapm.cli.{_name}").app)
+for _panel, _names in COMMANDS.items():
+    for _name in _names:
+        _part: typer.Typer = import_module(f"fedapm.cli.{_name}").app
+        for _command in _part.registered_commands:
+            _command.cls = Command if _name in WITHOUT_TORCH else TorchCommand
+            # a module with a name of its own is one line in the panel, another gives it its command
+            if not _part.info.name:
+                _command.rich_help_panel = _panel
+        app.add_typer(_part, rich_help_panel=_panel)
 
 
-ENDING = {getattr(signal, name): code for name, code in (("SIGTERM", 143), ("SIGHUP", 129)) if hasattr(signal, name)}
-"""Signals that end a command as Ctrl-C does, with what the system expects a process to end with then."""
-
-
-def main() -> None:
-    """Run the command line; what a person can mend is one line and exit code 2."""
-    if sys.argv[1:] == ["--version"]:
+def _version(asked: bool) -> None:
+    if asked:
         print(f"fedapm {__version__}")
-        return
-    received: list[int] = []
-    try:
-        with _ending_orderly(received):
-            message, code = _outcome()
-    except KeyboardInterrupt:
-        # between two lines that are ready for it
-        message, code = "interrupted.", INTERRUPTED
-    if code == INTERRUPTED and received:
-        code = received[0]
-    if code:
-        # a second Ctrl-C has nothing left to end
-        with suppress(ValueError):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if message:
-            print(f"fedapm: {plain_line(message)}", file=sys.stderr)
-        raise SystemExit(code)
+        raise typer.Exit
 
 
-def _outcome() -> tuple[str, int]:
-    """Do what the command line asks for; what to say at the end, and the exit code."""
-    try:
-        # one thread a process: more only spin-wait on models of this size unless the user asks for them
-        if "OMP_NUM_THREADS" not in os.environ:
-            import torch
-
-            torch.set_num_threads(1)
-        configure()
-        # typer turns a Ctrl-C into a code that it returns
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-        return ("interrupted.", code) if code == INTERRUPTED else ("", code if isinstance(code, int) else 0)
-    except Interrupted as stop:
-        return str(stop), INTERRUPTED
-    except (KeyboardInterrupt, click.Abort):
-        return "interrupted.", INTERRUPTED
-    except FedapmError as error:
-        return str(error), 2
-    except click.ClickException as error:
-        return _usage(error), 2
-    except (OSError, MemoryError) as error:
-        return in_words(error), 2
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Personalised federated learning that does not drift."""
+    del version
 
 
-@contextmanager
-def _ending_orderly(received: list[int]) -> Iterator[None]:
-    """Let signals that end a process do so as Ctrl-C does: with a checkpoint and one line.
-
-    Args:
-        received: Gets the exit code of such a signal.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        received.append(ENDING[signal.Signals(number)])
-        answer = signal.getsignal(signal.SIGINT)
-        if callable(answer):
-            answer(signal.SIGINT, frame)
-        else:
-            raise KeyboardInterrupt
-
-    def ignored(unraisable: Any) -> None:
-        """Python drops an exception in a destructor; a Ctrl-C that came just then comes again."""
-        if unraisable.exc_type is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
-            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
-            again.daemon = True
-            again.start()
-        else:
-            shown(unraisable)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    shown, sys.unraisablehook = sys.unraisablehook, ignored
-    # nohup has a hangup ignored, and it stays so
-    before = {number: answer for number in ENDING if (answer := signal.getsignal(number)) is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        sys.unraisablehook = shown
-        for number, answer in before.items():
-            signal.signal(number, answer)
-
-
-def _usage(error: click.ClickException) -> str:
-    """What is wrong with a command line; click's own suggestions are in the order of the alphabet, and there twice."""
-    context = getattr(error, "ctx", None)
-    if isinstance(error, click.NoSuchOption) and context is not None:
-        known = [option for parameter in context.command.params for option in parameter.opts if option[:2] == "--"]
-        return f"No such option '{error.option_name}'; {did_you_mean(error.option_name, known)}"
-    message = error.format_message()
-    found = re.match(r"No such command '([^']*)'", message)
-    if found is not None and context is not None and isinstance(context.command, click.Group):
-        return f"{found[0]}; {did_you_mean(found[1], context.command.list_commands(context))}"
-    return message
-
-
-if __name__ == "__main__":
-    main()
+__all__ = ["COMMANDS", "app", "main"]

@@ -36,7 +36,10 @@ def compare(
     assign: opt.Assignments = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Train with several methods and seeds on the same clients; runs that are there already are kept."""
+    """Train with several methods and seeds on the same clients.
+
+    Runs that are there already are kept.
+    """
     from fedapm.cli.session import print_summary, recorded
     from fedapm.experiments import compare as comparison
     from fedapm.loggers import log_callbacks

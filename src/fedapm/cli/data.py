@@ -6,18 +6,18 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from fedapm.cli.options import ImageEncoder, TextEncoder, assignments, console, named_data, print_line
 from fedapm.errors import FedapmError, Interrupted
-from fedapm.experiments import build
-from fedapm.experiments.settings import DataSettings, Tables, merged, read_toml
-from fedapm.loggers.console import ProgressDisplay
 
-app = typer.Typer(name="data", help="Data sets: list, get, prepare, inspect.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from fedapm.experiments.settings import DataSettings, Tables
+
+app = typer.Typer(name="data", help="Data sets and your own data: list, get, prepare, inspect.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Data set (see: fedapm data list).")]
 Named = Annotated[
@@ -57,6 +57,8 @@ def get(name: Name, root: Root = None) -> None:
     """Download a data set, or explain how to get it by hand."""
     from fedapm.data import data_set
     from fedapm.data.download import download
+    from fedapm.experiments import build
+    from fedapm.loggers.console import ProgressDisplay
 
     entry = data_set(name)
     if entry.origin is None:
@@ -87,6 +89,8 @@ def prepare(
 ) -> None:
     """Compute a data set's features; existing ones are kept, and interrupted work resumes."""
     from fedapm.data import data_set
+    from fedapm.experiments import build
+    from fedapm.loggers.console import ProgressDisplay
 
     data = _settings(name, root, image_encoder, text_encoder, cache, assign)
     entry = data_set(name, data.features)
@@ -157,6 +161,9 @@ def _settings(
     cache: Path | None,
     assign: list[str] | None,
 ) -> DataSettings:
+    from fedapm.experiments import build
+    from fedapm.experiments.settings import merged, read_toml
+
     config = Path(name).suffix == ".toml"
     tables: Tables = dict(read_toml(Path(name))) if config else {"data": named_data(name)}
     tables.setdefault("data", {})

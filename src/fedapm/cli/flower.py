@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedapm.cli.options import AsJson, Assignments, Log, console, layers, print_line
+from fedapm.cli.options import CONFIG, AsJson, Assignments, Log, console, layers, print_line
 from fedapm.core.extras import require
 from fedapm.errors import FedapmError, Interrupted
-from fedapm.experiments.settings import OWN_KEYS, Tables, merged
-from fedapm.loggers.console import ProgressDisplay, RoundProgress
 
 if TYPE_CHECKING:
+    from fedapm.experiments.settings import Tables
     from fedapm.flower.local.flower_cli import FlowerCli
     from fedapm.flower.settings import Deployment
     from fedapm.runs.records import Run
 
-app = typer.Typer(name="flower", help="Flower: the same experiment on machines of their own.", no_args_is_help=True)
+app = typer.Typer(name="flower", help="Run the same experiment on several machines.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option("--folder", help="Folder of the federation on this machine.")]
 DEFAULT_FOLDER = Path("runs/federation")
@@ -37,6 +36,7 @@ def up(
     """Start a federation on this machine: TLS, a key for every node, loopback only."""
     _require_extra()
     from fedapm.flower.local import federation as local
+    from fedapm.loggers.console import ProgressDisplay
 
     with ProgressDisplay() as progress:
         try:
@@ -53,7 +53,7 @@ def up(
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)],
+    config: Annotated[Path, typer.Argument(help=CONFIG, show_default=False)],
     out: Annotated[Path, typer.Option("--out", help="Folder for the results, on the server.")] = Path("runs/flower"),
     folder: Folder = DEFAULT_FOLDER,
     superlink: Annotated[
@@ -65,11 +65,13 @@ def run(
 ) -> None:
     """Run an experiment; the same command goes on with a run that was interrupted."""
     _require_extra()
+    from fedapm.experiments.settings import merged
     from fedapm.flower.local.app_folder import write_app
     from fedapm.flower.local.federation import superlink_log
     from fedapm.flower.local.follow import finished, follow, submit
     from fedapm.flower.settings import deployment
     from fedapm.loggers import check_folder_logs, log_folder
+    from fedapm.loggers.rounds import RoundProgress
     from fedapm.report import write_report
     from fedapm.report.card import write_card
     from fedapm.runs.folder import locked
@@ -186,6 +188,7 @@ def _absolute(tables: Tables) -> Tables:
 def _own_data(tables: Tables) -> Tables:
     """The same settings with the digest of a data file of one's own, and the ids of the clients in it."""
     from fedapm.experiments import build
+    from fedapm.experiments.settings import OWN_KEYS
 
     data, flower = tables.get("data", {}), tables.get(build.NETWORK_TABLE, {})
     if not isinstance(data, Mapping) or not any(data.get(key) is not None for key in OWN_KEYS):

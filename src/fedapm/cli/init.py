@@ -15,7 +15,10 @@ app = typer.Typer()
 
 @app.command()
 def init(folder: Annotated[Path, typer.Argument(help="Folder for the project.", show_default=False)]) -> None:
-    """Write an experiment file, a data function and a network to start from; they run as they are."""
+    """Write a project to start from.
+
+    It has an experiment file, a data function and a network, and runs as it is.
+    """
     from fedapm.experiments.starter import write_starter
 
     files = write_starter(folder)

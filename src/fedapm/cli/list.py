@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, get_args
 
 import typer
 from rich.table import Table
 
-from fedapm.algorithms import METHODS, PRESETS, rows_of
-from fedapm.cli.options import console
-from fedapm.core.split import Preset
-from fedapm.data import DATA_SETS
+from fedapm.cli.options import console, print_line
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.models import MODELS
 
 app = typer.Typer()
 
-STAGES = get_args(Preset)
-Listing = tuple[str, list[tuple[str, str]]]
+Listing = tuple[tuple[str, ...], Sequence[tuple[str, ...]], str]
+"""The headings, the rows below them, and a last line; empty for none."""
 
 
 def methods() -> Listing:
-    """The methods, the rows each has in a report, and what it computes; then the named presets."""
-    known = [(name, f"{', '.join(rows_of(kind))}: {_line(kind)}") for name, kind in METHODS.items()]
-    return "rows in a report, and what it computes", [
-        *known,
-        *((name, f"{kind.label}: {_line(kind)}") for name, kind in PRESETS.items()),
-    ]
+    """The methods and then the named presets: when to use each, and the rows it has in a report."""
+    from fedapm.algorithms import METHODS, PRESETS, rows_of
+
+    kinds = [*METHODS.items(), *PRESETS.items()]
+    # a method of another package may say nothing about that
+    rows = [(name, kind.suits or _line(kind), ", ".join(rows_of(kind))) for name, kind in kinds]
+    return ("name", "use it when", "in reports"), rows, "Formulas, papers and traffic: docs/methods.md"
 
 
 def data() -> Listing:
     """The data sets."""
-    return "what it is", [(n, known.about) for n, known in DATA_SETS.items()]
+    from fedapm.data import DATA_SETS
+
+    return ("name", "what it is"), [(name, known.about) for name, known in DATA_SETS.items()], ""
 
 
 def models() -> Listing:
     """The networks and their stages."""
+    from fedapm.core.split import Preset
+    from fedapm.models import MODELS
+
     rows = []
     for name, kind in MODELS.items():
-        presets = [stage for stage in getattr(kind, "stages", {}) if stage in STAGES]
+        presets = [stage for stage in getattr(kind, "stages", {}) if stage in get_args(Preset)]
         rows.append((name, f"{_line(kind)} Presets: {', '.join(presets) or 'none'}."))
-    return "what it is", rows
+    return ("name", "what it is"), rows, ""
 
 
 def _line(kind: type) -> str:
@@ -53,11 +55,16 @@ LISTINGS: dict[str, Callable[[], Listing]] = {"methods": methods, "data": data, 
 
 @app.command(name="list")
 def list_(what: Annotated[str, typer.Argument(help="methods, data or models")]) -> None:
-    """List what can be named."""
+    """List methods and when to use each, data sets or networks."""
     if what not in LISTINGS:
         raise FedapmError(f"cannot list {what!r}; {did_you_mean(what, LISTINGS)}")
-    title, rows = LISTINGS[what]()
-    table = Table("name", title, box=None, pad_edge=False)
-    for name, about in rows:
-        table.add_row(name, about)
+    headings, rows, last = LISTINGS[what]()
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        # names are to be copied: they stay in one piece
+        table.add_column(heading, no_wrap=heading == "name")
+    for row in rows:
+        table.add_row(*row)
     console().print(table)
+    if last:
+        print_line(last)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from fedapm.errors import FedapmError
-from fedapm.experiments.settings import Tables, in_folder, parse_assignment, read_toml
 
-ConfigFile = Annotated[Path | None, typer.Argument(help="Experiment file (TOML).", show_default=False)]
+if TYPE_CHECKING:
+    from fedapm.experiments.settings import Tables
+
+CONFIG = "Experiment file (TOML): data, model, method and training; fedapm init writes one to start from."
+"""What every command says about its experiment file."""
+ConfigFile = Annotated[Path | None, typer.Argument(help=f"{CONFIG} Defaults without it.", show_default=False)]
 Data = Annotated[
     str | None,
     typer.Option("--data", help="Data set (see: fedapm list data), or a data file of your own (.npz, .csv, .parquet)."),
@@ -75,12 +79,16 @@ def common(
 
 def layers(config: Path | None, assign: list[str] | None, *options: Tables) -> list[Tables]:
     """The experiment file, then the options that were given, then what --set says."""
+    from fedapm.experiments.settings import read_toml
+
     given = [{name: _given(table) for name, table in layer.items() if _given(table)} for layer in options]
     return [*([read_toml(config)] if config is not None else []), *given, *assignments(assign)]
 
 
 def assignments(assign: list[str] | None) -> list[Tables]:
     """What --set says; files and modules of the user's own are looked for in the working folder."""
+    from fedapm.experiments.settings import in_folder, parse_assignment
+
     return [in_folder(parse_assignment(text), Path.cwd()) for text in assign or []]
 
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fedapm.cli import options as opt
-from fedapm.experiments.settings import DataSettings
 from fedapm.runs.layout import PAPER_COMPARE, REPORT
 
 app = typer.Typer()
@@ -16,7 +15,7 @@ app = typer.Typer()
 
 @app.command()
 def paper(
-    data: Annotated[str, typer.Option("--data", help="Data set (see: fedapm list data).")] = DataSettings.name,
+    data: Annotated[str, typer.Option("--data", help="Data set (see: fedapm list data).")] = "digits",
     scale: Annotated[
         str, typer.Option("--scale", help="small: about half an hour on two cores; full: as in the paper.")
     ] = "small",
@@ -32,7 +31,10 @@ def paper(
     out: opt.Out = Path("runs/paper"),
     assign: opt.Assignments = None,
 ) -> None:
-    """Tune, compare and sweep as the paper does, for one data set; what was cut off goes on with the same command."""
+    """Tune, compare and sweep as the paper does.
+
+    Everything is for one data set. What was cut off goes on with the same command.
+    """
     from fedapm.cli.session import print_summary, recorded
     from fedapm.experiments.paper import Paper, adjusted
     from fedapm.experiments.paper import scale as named_scale

@@ -46,7 +46,10 @@ def personalize(
     format: Annotated[str, typer.Option("--format", help="safetensors, onnx or torchscript.")] = "safetensors",
     as_json: opt.AsJson = False,
 ) -> None:
-    """Give clients that took no part in a run a personal model, at its fixed shared part."""
+    """Give clients that took no part a personal model.
+
+    The shared part of the run stays as it is.
+    """
     from fedapm.experiments.load import load
     from fedapm.experiments.new_client import Options
     from fedapm.experiments.newcomer import personalize_client

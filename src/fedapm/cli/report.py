@@ -10,7 +10,6 @@ import typer
 
 from fedapm.cli.options import AsJson
 from fedapm.errors import FedapmError
-from fedapm.runs.folder import locked
 from fedapm.runs.layout import SPLIT_INFO
 
 app = typer.Typer()
@@ -25,6 +24,7 @@ def report(
     """Write the report of finished runs."""
     from fedapm.cli.session import print_search, print_summary
     from fedapm.report import write_report
+    from fedapm.runs.folder import locked
 
     show = print_search if (folder / SPLIT_INFO).is_file() else print_summary
     if not folder.is_dir():

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedapm.cli import options as opt
-from fedapm.experiments.settings import Experiment, Tables
 from fedapm.runs.layout import REPORT, SPLIT, SPLIT_INFO
 
 if TYPE_CHECKING:
+    from fedapm.experiments.settings import Experiment, Tables
     from fedapm.simulation.spec import RunSpec
 
 app = typer.Typer()

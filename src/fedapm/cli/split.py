@@ -6,14 +6,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedapm.cli import options as opt
-from fedapm.experiments.settings import Tables
 from fedapm.runs.layout import REPORT
-from fedapm.runs.provenance import command_line
+
+if TYPE_CHECKING:
+    from fedapm.experiments.settings import Tables
 
 app = typer.Typer()
 
@@ -46,7 +47,10 @@ def split(
     assign: opt.Assignments = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Search which part of the network should be personal; an interrupted search is continued."""
+    """Search which part of the network should be personal.
+
+    An interrupted search is continued.
+    """
     from fedapm.cli.session import print_search, recorded
     from fedapm.experiments import build
     from fedapm.tuning.split import SplitOptions, find_split
@@ -70,6 +74,8 @@ def run_command(arguments: Sequence[str], assignment: str) -> str:
         arguments: Those of the search, its name first.
         assignment: The split, as ``--set`` takes it.
     """
+    from fedapm.runs.provenance import command_line
+
     kept = ["run"]
     words = iter(arguments[1:])
     for word in words:

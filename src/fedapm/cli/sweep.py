@@ -46,7 +46,10 @@ def sweep(
     assign: opt.Assignments = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Train at several values of a setting; runs that are there already are kept."""
+    """Train at several values of a setting.
+
+    Runs that are there already are kept.
+    """
     from fedapm.cli.session import recorded
     from fedapm.experiments import compare
     from fedapm.experiments.sweep import members, run_all

@@ -34,7 +34,10 @@ def theory(
     assign: opt.Assignments = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Show curvature, the bounds on ρ and σ, how much clients disagree, and observed rates."""
+    """Show what the paper's analysis says of a run.
+
+    Curvature, the bounds on ρ and σ, how much clients disagree, and observed rates.
+    """
     from fedapm.experiments import build
     from fedapm.experiments.theory import theory_of_experiment, theory_of_run
     from fedapm.report import write_report

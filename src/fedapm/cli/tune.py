@@ -69,7 +69,10 @@ def tune(
     assign: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search good settings for every method, the same number of trials for each; an interrupted search is continued."""
+    """Search good settings for every method.
+
+    Each has the same number of trials. An interrupted search is continued.
+    """
     from fedapm import tuning
     from fedapm.cli.session import recorded
     from fedapm.experiments import compare

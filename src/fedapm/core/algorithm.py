@@ -170,6 +170,8 @@ class Algorithm(ABC):
     """What a client sends, in words."""
     evaluates: ClassVar[str]
     """Which model is evaluated, in words."""
+    suits: ClassVar[str] = ""
+    """When to use it, in one short phrase; ``fedapm list methods`` shows it."""
     search_space: ClassVar[SearchSpace] = ()
     """For tuning: the ranges of its own hyperparameters, in per-client units."""
     search_grid: ClassVar[SearchSpace] = ()

@@ -18,6 +18,7 @@ from fedapm.errors import Diverged, FedapmError, did_you_mean
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.experiments.settings import Experiment, ModelSettings, Tables, validated
+from fedapm.loggers.series import Series
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.folder import is_done, locked
 from fedapm.runs.layout import COMPARE_INFO
@@ -201,12 +202,20 @@ def run_all(
             prepared.append((folder, build.plan(settings, clients, model, loss, metrics)))
         advice = "compare into another folder"
         done = [is_done(folder, plan.settings, advice, info=plan.identity()) for folder, plan in prepared]
-        for (folder, plan), is_there in zip(prepared, done, strict=True):
+        series = Series(
+            [
+                (plan.algorithm.name, 0 if is_there else plan.schedule.rounds)
+                for (_, plan), is_there in zip(prepared, done, strict=True)
+            ]
+        )
+        for position, ((folder, plan), is_there) in enumerate(zip(prepared, done, strict=True)):
             if not is_there:
                 try:
-                    execute(plan, folder, resume=True, progress=progress, callbacks=callbacks)
+                    turn = series.turn(position)
+                    execute(plan, folder, resume=True, progress=progress, callbacks=callbacks, turn=turn)
                 except Diverged as error:
                     logger.warning("%s The comparison goes on without this run.", error)
+                series.end(position)
             # not before there is a run: a comparison that is refused leaves nothing behind
             if info is not None:
                 write_json(out / COMPARE_INFO, info)

@@ -14,7 +14,9 @@ from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.new_client import Options
 from fedapm.experiments.newcomer import personalize_client
 from fedapm.experiments.result import Result, write_models, write_transform, write_unseen
-from fedapm.loggers.console import ProgressDisplay, RoundProgress
+from fedapm.loggers.console import ProgressDisplay
+from fedapm.loggers.rounds import RoundProgress
+from fedapm.loggers.series import Turn
 from fedapm.runs.config import write_config
 from fedapm.runs.files import remove_leftovers, write_json
 from fedapm.runs.folder import (
@@ -46,6 +48,7 @@ def execute(
     resume: bool = False,
     progress: bool = True,
     callbacks: Sequence[CallbackFactory] = (),
+    turn: Turn | None = None,
 ) -> Result:
     """Run to the last round. With a folder everything is written there as it happens.
 
@@ -55,6 +58,7 @@ def execute(
         resume: Whether to go on with a run that the folder holds.
         progress: Whether to show on the terminal how far it is.
         callbacks: What makes further callbacks of the run.
+        turn: Its place in a series of runs.
 
     Returns:
         The history and every client's model.
@@ -65,7 +69,7 @@ def execute(
             clear_beginning(out)
         chosen = plan.open_engine(out / CHECKPOINTS / disk.ROWS if out is not None else None)
         try:
-            return _execute(plan, chosen, out, resume, progress, callbacks)
+            return _execute(plan, chosen, out, resume, progress, callbacks, turn)
         finally:
             chosen.engine.close()
 
@@ -77,6 +81,7 @@ def _execute(
     resume: bool,
     show_progress: bool,
     factories: Sequence[CallbackFactory],
+    turn: Turn | None,
 ) -> Result:
     history = History()
     callbacks: list[Callback] = [history]
@@ -102,8 +107,9 @@ def _execute(
         rounds = plan.schedule.rounds
         callbacks.append(Checkpointer(engine, out / CHECKPOINTS, plan.checkpoint_every, rounds, history.records))
     if show_progress:
-        label = f"{plan.algorithm.label}, seed {plan.problem.seed}"
-        callbacks.append(RoundProgress(label, plan.schedule.rounds))
+        which = f"{turn.number}: " if turn is not None else ""
+        label = f"{which}{plan.algorithm.label}, seed {plan.problem.seed}"
+        callbacks.append(RoundProgress(label, plan.schedule.rounds, turn=turn))
     logger.info("engine: %s (%s)", engine.name, chosen.why)
     try:
         state = loop.run(resumed, history.records)

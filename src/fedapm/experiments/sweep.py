@@ -16,7 +16,8 @@ from fedapm.experiments import build
 from fedapm.experiments.compare import plans, run_folder
 from fedapm.experiments.run import execute
 from fedapm.experiments.settings import DataSettings, Experiment
-from fedapm.experiments.vary import Axis, value_text
+from fedapm.experiments.vary import Axis, shown_value, value_text
+from fedapm.loggers.series import Series
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.folder import is_done, locked
 from fedapm.runs.layout import SWEEP_INFO
@@ -47,7 +48,7 @@ class Member:
     @property
     def title(self) -> str:
         """What to call it while it runs."""
-        at = "".join(f"{setting} = {value_text(value)}, " for setting, value in self.values.items())
+        at = "".join(f"{setting} = {shown_value(value)}, " for setting, value in self.values.items())
         return f"{at}{self.settings.algorithm.label}, seed {self.settings.engine.seed}"
 
 
@@ -96,15 +97,19 @@ def run_all(
                 plan = build.plan(run.settings, clients(run.settings.data))
                 plan.schedule.sampling.size(len(plan.problem))
         write_json(out / SWEEP_INFO, record)
-        for number, (run, is_there) in enumerate(zip(runs, done, strict=True), start=1):
+        rounds = [(run.settings.algorithm.name, run.settings.engine.rounds) for run in runs]
+        series = Series([(name, 0 if is_there else n) for (name, n), is_there in zip(rounds, done, strict=True)])
+        for position, (run, is_there) in enumerate(zip(runs, done, strict=True)):
             if is_there:
                 continue
-            logger.info("Run %d of %d: %s", number, len(runs), run.title)
+            turn = series.turn(position)
+            logger.info("%s: %s", turn.number, run.title)
             try:
                 plan = build.plan(run.settings, clients(run.settings.data))
-                execute(plan, run.place(out), resume=True, progress=progress, callbacks=callbacks)
+                execute(plan, run.place(out), resume=True, progress=progress, callbacks=callbacks, turn=turn)
             except Diverged as error:
                 logger.warning("%s The sweep goes on without this run.", error)
+            series.end(position)
     return [run.place(out) for run in runs]
 
 

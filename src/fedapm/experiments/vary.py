@@ -78,6 +78,13 @@ def value_text(value: Any) -> str:
     return f"{short}~{hashlib.sha256(text.encode()).hexdigest()[:6]}".lstrip("~")
 
 
+def shown_value(value: Any) -> str:
+    """A value as a person reads it; a split is called by the parts that are personal."""
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        return " + ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
 def _values(listed: str) -> list[Any]:
     try:
         tables = tomllib.loads(f"values = [\n{listed}\n]")

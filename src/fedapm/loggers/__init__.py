@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 from fedapm.core.extras import require
 from fedapm.core.registry import Registry
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.loggers.guarded import Guarded
-from fedapm.runs.files import parse_toml
 from fedapm.runs.layout import CONFIG
-from fedapm.runs.records import load_run
 
 if TYPE_CHECKING:
     from fedapm.simulation.loop import Callback
@@ -74,6 +71,9 @@ def check_folder_logs(names: Sequence[str] | None) -> list[str]:
 
 def log_folder(names: Sequence[str], folder: Path) -> None:
     """Log a run that other processes have written to a folder; logging it again adds no round twice."""
+    from fedapm.runs.files import parse_toml
+    from fedapm.runs.records import load_run
+
     run = load_run(folder)
     settings = parse_toml(run.config, str(folder / CONFIG))
     tags = {"method": str(run.info["method"]), "seed": str(run.seed)}
@@ -106,6 +106,8 @@ def _require_library(name: str) -> None:
 
 
 def _factory(name: str, logger: LoggerFactory, root: Path) -> CallbackFactory:
+    from fedapm.loggers.guarded import Guarded
+
     def make(spec: RunSpec, folder: Path | None, last: int) -> Callback:
         if folder is None:
             raise FedapmError(f"the logger {name!r} needs a folder for the run.")

@@ -5,26 +5,22 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from fedapm.core.messages import plain_line
 from fedapm.loggers.notebook import NotebookBars, in_notebook
-from fedapm.simulation.loop import Callback
 
-if TYPE_CHECKING:
-    from fedapm.core.record import RoundRecord
-    from fedapm.simulation.state import RunState
-
-LINES = 10
-"""Plain lines that the rounds of a run come to where there is no terminal."""
 SECONDS = 10.0
 """Between two plain lines about other work."""
+ROOMY = 110
+"""Columns of a terminal from which on bars are wide."""
+WIDE, NARROW = 40, 14
+"""Columns of a bar."""
 RUN_DETAILS = ("fedapm.core", "fedapm.simulation", "fedapm.experiments.run")
 """Loggers of what concerns a single run, such as which engine it has."""
 
@@ -61,6 +57,15 @@ def configure(run_details: bool = True) -> None:
         logging.getLogger(name).setLevel(logging.NOTSET if run_details else logging.WARNING)
 
 
+class _TimeLeft(TimeRemainingColumn):
+    """The time left: what the work itself says, or else what the bar's pace so far comes to."""
+
+    def render(self, task: Task) -> Text:
+        """The time left of a bar."""
+        left = task.fields.get("left")
+        return super().render(task) if left is None else Text(left, style="progress.remaining")
+
+
 class ProgressDisplay:
     """How far some work is: bars with the time left on a terminal, plain lines now and then elsewhere.
 
@@ -80,10 +85,10 @@ class ProgressDisplay:
         if self._console.is_terminal:
             self._bars = Progress(
                 TextColumn("{task.description}", markup=False),
-                BarColumn(),
+                BarColumn(WIDE if self._console.width >= ROOMY else NARROW),
                 TextColumn("{task.fields[count]}", markup=False),
                 TextColumn("{task.fields[detail]}", markup=False),
-                TimeRemainingColumn(),
+                _TimeLeft(),
                 console=self._console,
             )
 
@@ -104,7 +109,16 @@ class ProgressDisplay:
         """Print a line above the bar."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def update(self, name: str, done: int, total: int, detail: str = "", line: str | None = None) -> None:
+    def drop(self, name: str) -> None:
+        """Take a bar away that says nothing more."""
+        if self._bars is not None and name in self._tasks:
+            self._bars.update(self._tasks.pop(name), visible=False)
+        if self._notebook is not None:
+            self._notebook.drop(name)
+
+    def update(
+        self, name: str, done: int, total: int, detail: str = "", line: str | None = None, left: str | None = None
+    ) -> None:
         """Show how many steps are done.
 
         Args:
@@ -113,9 +127,10 @@ class ProgressDisplay:
             total: Steps there are; 0 where that is unknown.
             detail: A few words behind the bar.
             line: What to print where there is no terminal; None prints nothing.
+            left: The time left, where the work knows better than the bar.
         """
         if self._bars is not None or self._notebook is not None:
-            self._move(name, done, total, f"{done}/{total}" if total else f"{done}", detail)
+            self._move(name, done, total, f"{done}/{total}" if total else f"{done}", detail, left)
         elif line is not None:
             self._console.print(line, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
@@ -130,69 +145,11 @@ class ProgressDisplay:
             self._printed[name] = math.inf if finished else now
             self.update(name, done, total, line=f"{name}: {done:,}{f' of {total:,}' if total else ''}")
 
-    def _move(self, name: str, done: int, total: int, count: str, detail: str) -> None:
+    def _move(self, name: str, done: int, total: int, count: str, detail: str, left: str | None = None) -> None:
         if self._notebook is not None:
-            self._notebook.update(name, done, total, count, detail)
+            self._notebook.update(name, done, total, count, detail, left)
             return
         assert self._bars is not None
         if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name, total=None, count="", detail="")
-        self._bars.update(self._tasks[name], completed=done, total=total or None, count=count, detail=detail)
-
-
-class RoundProgress(Callback):
-    """Callback that shows how far a run is.
-
-    Args:
-        label: What to call the run.
-        rounds: How many rounds it has.
-        console: Where to print; stderr if not given.
-    """
-
-    def __init__(self, label: str, rounds: int, console: Console | None = None) -> None:
-        self._label, self._rounds = label, rounds
-        self._display = ProgressDisplay(console)
-        self._display.__enter__()
-        self._display.update(label, 0, rounds)
-
-    def show(self, record: Mapping[str, Any]) -> None:
-        """Show where the run stands after a round."""
-        done, score = int(record["round"]), score_text(record)
-        due = done % max(1, self._rounds // LINES) == 0 or done == self._rounds
-        line = f"{self._label}: round {done}/{self._rounds}{score and '  ' + score}"
-        self._display.update(self._label, done, self._rounds, score, line if due else None)
-
-    def note(self, text: str) -> None:
-        """Print a line above the progress."""
-        self._display.print(f"{self._label}: {text}")
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        self._display.__exit__(None, None, None)
-
-    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
-        """Show where the run stands."""
-        del state, seconds
-        self.show(record)
-
-    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
-        """Show the score after the closing phase."""
-        del state, seconds
-        score = score_text(record)
-        self._display.update(
-            self._label, self._rounds, self._rounds, f"closed: {score}", f"{self._label}: closing phase  {score}"
-        )
-
-    def on_run_end(self, state: RunState, status: str) -> None:
-        """Leave the terminal as it was."""
-        del state, status
-        self.close()
-
-
-def score_text(record: Mapping[str, Any]) -> str:
-    """The client mean that says most about a round; empty where nothing was evaluated."""
-    if not record["evaluations"]:
-        return ""
-    first = next(iter(record["evaluations"].values()))
-    name = "accuracy" if "accuracy" in first else "train_loss"
-    return f"{name.replace('_', ' ')} {first[name]['mean']:.3f}" if name in first else ""
+            self._tasks[name] = self._bars.add_task(name, total=None, count="", detail="", left=None)
+        self._bars.update(self._tasks[name], completed=done, total=total or None, count=count, detail=detail, left=left)

@@ -10,14 +10,14 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
-import torch
-from safetensors.torch import save
-from torch import Tensor
 
 from fedapm.errors import FedapmError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @contextmanager
@@ -130,6 +130,8 @@ def first_line(error: object) -> str:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> None:
     """Write tensors and a JSON note as safetensors, with a checksum over both."""
+    from safetensors.torch import save
+
     stored = {n: t.detach().to("cpu", copy=True).contiguous() for n, t in tensors.items()}
     note = json.dumps(about or {})
     # one key, because safetensors writes several in no fixed order and equal content should be equal bytes
@@ -159,6 +161,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _digest(tensors: Mapping[str, Tensor], note: str) -> str:
+    import torch
+
     digest = hashlib.sha256(note.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from fedapm.core.record import RoundRecord
-from fedapm.loggers.console import score_text
+from fedapm.loggers.rounds import score_text
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.state import RunState
 

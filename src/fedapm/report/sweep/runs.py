@@ -153,6 +153,8 @@ def write_sweep_report(folder: Path, out: Path | None = None) -> Path:
 
 def written(value: Any) -> str:
     """A value as the page shows it."""
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        return " + ".join(tidy(part) for part in value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return json.dumps(value, ensure_ascii=False)
     return tidy(value) if isinstance(value, str) else tick(float(value))
