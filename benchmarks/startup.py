@@ -1,6 +1,8 @@
 """How long it takes to begin: processor seconds of the command line's help and of imports, each in a fresh process.
 
     python benchmarks/startup.py [--repeats N] [--json FILE]
+
+The best of all repeats is what the code takes; the rest is what else the machine had to do.
 """
 
 from __future__ import annotations
