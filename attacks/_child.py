@@ -61,7 +61,7 @@ def prepare() -> None:
     import sklearn.datasets  # noqa: F401
 
     from fedapm import report
-    from fedapm.cli import app  # noqa: F401
+    from fedapm.cli import app, session  # noqa: F401
     from fedapm.data.sets import digits  # noqa: F401
     from fedapm.experiments import build
     from fedapm.report.split import page as split_page

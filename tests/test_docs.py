@@ -68,7 +68,7 @@ def test_the_example_of_a_package_works(tmp_path):
     outcomes = [plugin.python(tmp_path, "-m", "fedapm", *line) for line in shown]
     outcomes.append(plugin.python(tmp_path, "-c", script))
     assert [done.returncode for done in outcomes] == [0, 0, 0], [done.stderr for done in outcomes]
-    assert "FedHalf: FedAvg whose server goes only part of the way." in re.sub(r"\s+", " ", outcomes[0].stdout)
+    assert "FedAvg whose server goes only part of the way." in re.sub(r"\s+", " ", outcomes[0].stdout)
     run = load_run(tmp_path / "runs" / "half")
     assert run.info["method"] == "fed-half"
     assert 0 < run.rounds[-1]["evaluations"]["model"]["top2"]["mean"] <= 1

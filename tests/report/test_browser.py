@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +26,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+CLASSES = ["up", "down the stairs", "UncommonlyLongNameOfAClassThatNobodyCanBreak", *"defgh"]
 WIDTHS = {"desk": 1280, "phone": 390}
 
 pytestmark = [
@@ -38,7 +40,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ditto = Fake("ditto", "Ditto", views={"personal": 0.9, "global": 0.8})
     long = Fake("long", "AMethodWithAnUncommonlyLongNameThatNobodyCanBreak", clients=6)
     fakes = tuple(replace(fake, data="cifar10") for fake in (*COMPARISON, ditto, long))
-    return write_report(write_comparison(tmp_path_factory.mktemp("runs"), fakes))
+    folder = write_comparison(tmp_path_factory.mktemp("runs"), fakes)
+    for info in folder.rglob("run.json"):
+        # shares of every size, so that every shade is there
+        counts = [[[a, (a + b) % 8, 1 if b else 3 * a + 1] for a in range(8) for b in range(8)] for _ in range(6)]
+        info.write_text(json.dumps(json.loads(info.read_text()) | {"classes": 8, "class_names": CLASSES}))
+        views = json.loads((info.parent / "rounds.jsonl").read_text().splitlines()[-1])["evaluations"]
+        content = {"round": 12, "views": dict.fromkeys(views, counts)}
+        (info.parent / "classes.json").write_text(json.dumps(content))
+    return write_report(folder)
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +181,54 @@ def test_configurations_are_open_on_paper(page: webdriver.Chrome) -> None:
         assert page.execute_script(height) > 20
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_headings_of_tables_do_not_collide(page: webdriver.Chrome) -> None:
+    """Neither does one run into the next, nor does its text leave its box."""
+    collide = """
+    document.querySelectorAll('details').forEach(d => d.open = true);
+    const bad = [];
+    for (const row of document.querySelectorAll('thead tr')) {
+      const cells = [...row.children].filter(c => getComputedStyle(c).position !== 'sticky');
+      const boxes = cells.map(c => c.getBoundingClientRect());
+      cells.forEach((c, k) => {
+        const text = document.createRange(); text.selectNodeContents(c);
+        const t = text.getBoundingClientRect();
+        if (t.right > boxes[k].right + 1 || t.left < boxes[k].left - 1) bad.push('leaves its box: ' + c.textContent);
+        if (k && boxes[k].left < boxes[k - 1].right - 1) bad.push('collides: ' + c.textContent);
+      });
+    }
+    for (const group of document.querySelectorAll('h1, h2, h3, summary'))
+      if (group.scrollWidth > group.clientWidth + 1) bad.push('too wide: ' + group.textContent);
+    return bad"""
+    assert page.execute_script(collide) == []
+
+
+def test_figures_follow_the_page_into_the_dark(page: webdriver.Chrome) -> None:
+    look = """
+    const figure = document.querySelector('figure'), text = figure.querySelector('svg text');
+    const line = [...figure.querySelectorAll('svg path')].find(p => getComputedStyle(p).stroke !== 'none');
+    return [getComputedStyle(figure).backgroundColor, getComputedStyle(text).fill, getComputedStyle(line).stroke]"""
+    seen = {}
+    try:
+        for scheme in ("light", "dark"):
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            seen[scheme] = page.execute_script(look)
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert seen["light"][0] == "rgb(255, 255, 255)"
+    assert seen["dark"][0] == "rgb(28, 32, 38)"
+    assert all(a != b for a, b in zip(seen["light"], seen["dark"], strict=True))
+
+
+def test_a_pointer_is_told_exact_values(page: webdriver.Chrome) -> None:
+    hit = """
+    const tip = [...document.querySelectorAll('circle.tip')].at(-1);
+    tip.scrollIntoView({block: 'center', behavior: 'instant'});
+    const b = tip.getBoundingClientRect();
+    const top = document.elementFromPoint(b.x + b.width / 2, b.y + b.height / 2);
+    return [top.tagName, top.querySelector('title').textContent]"""
+    name, text = page.execute_script(hit)
+    assert name == "circle"
+    assert any(letter.isdigit() for letter in text)

@@ -22,8 +22,8 @@ def methods() -> Listing:
     from fedapm.algorithms import METHODS, PRESETS, rows_of
 
     kinds = [*METHODS.items(), *PRESETS.items()]
-    # a method of another package may say nothing about that
-    rows = [(name, kind.suits or _line(kind), ", ".join(rows_of(kind))) for name, kind in kinds]
+    # a method of another package may say nothing about that, and what it inherits is about another method
+    rows = [(name, vars(kind).get("suits") or _line(kind), ", ".join(rows_of(kind))) for name, kind in kinds]
     return ("name", "use it when", "in reports"), rows, "Formulas, papers and traffic: docs/methods.md"
 
 

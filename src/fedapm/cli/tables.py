@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapm.report import Column, SummaryRow, best_round_columns, filled_columns
+from fedapm.report.comparison.twins import twin_sentences
 from fedapm.report.evaluated_on import wording
 from fedapm.report.split.page import cells
 from fedapm.report.split.search import SplitSearch
@@ -53,6 +54,7 @@ def _table(rows: Sequence[SummaryRow], last: Sequence[Column], best: Sequence[Co
         notes.append(reword("best: of any round, chosen with test data, so too optimistic"))
     if len(kinds) > 1 or "both" in kinds:
         notes.append("some are validation scores and some test scores")
+    notes += [sentence.removesuffix(".") for sentence in twin_sentences(rows)]
     if left_out:
         notes.append(f"{left_out} more {'column' if left_out == 1 else 'columns'} in a wider terminal")
     table = Table(

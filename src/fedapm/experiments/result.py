@@ -26,9 +26,10 @@ from fedapm.experiments.newcomer import TrainedRun
 from fedapm.exports import Description, find_format, write_model
 from fedapm.runs.files import write_atomic, write_json, write_tensors
 from fedapm.runs.folder import before_closing, clear_beginning, locked, refuse_to_overwrite
-from fedapm.runs.layout import CHECKPOINTS, CONFIG, MODELS, ROUNDS, TRANSFORM, UNSEEN, model_file
+from fedapm.runs.layout import CHECKPOINTS, CLASSES, CONFIG, MODELS, ROUNDS, TRANSFORM, UNSEEN, model_file
 from fedapm.runs.records import JsonLines, chained, write_info
 from fedapm.simulation.engines.base import LocalEngine
+from fedapm.simulation.engines.confusion import class_counts
 from fedapm.simulation.engines.sequential import load_model
 from fedapm.simulation.spec import RunSpec, Tables
 from fedapm.simulation.state import RunState
@@ -397,6 +398,7 @@ class Result(BaseResult):
             digest = chained("", (before_closing(dict(record)) for record in self.records))
             self.engine.save(path / CHECKPOINTS, replace(self.state, records=digest), self.records[-1])
             write_models(path, self)
+            write_classes(path, self)
             if self.unseen_clients:
                 write_unseen(path, self.unseen_clients)
             write_info(path, info | self.state.info("complete"))
@@ -460,6 +462,13 @@ def write_transform(folder: Path, transform: Transform | None) -> None:
     content = transform.content() if transform is not None else None
     if content is not None:
         write_atomic(folder / TRANSFORM, content)
+
+
+def write_classes(folder: Path, result: Result) -> None:
+    """Which classes are taken for which, where classes were learnt."""
+    counts = class_counts(result.engine, result.state.server, result.state.round)
+    if counts is not None:
+        write_json(folder / CLASSES, counts)
 
 
 def write_models(folder: Path, result: Result) -> None:

@@ -13,7 +13,7 @@ from fedapm.core.record import RoundRecord
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.new_client import Options
 from fedapm.experiments.newcomer import personalize_client
-from fedapm.experiments.result import Result, write_models, write_transform, write_unseen
+from fedapm.experiments.result import Result, write_classes, write_models, write_transform, write_unseen
 from fedapm.loggers.console import ProgressDisplay
 from fedapm.loggers.rounds import RoundProgress
 from fedapm.loggers.series import Turn
@@ -126,6 +126,7 @@ def _execute(
             write_unseen(folder.folder, result.unseen_clients)
         if plan.save_models:
             write_models(folder.folder, result)
+            write_classes(folder.folder, result)
         folder.finish(result.state, "complete")
     return result
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from fedapm.errors import FedapmError
 from fedapm.runs.files import naming, read_json, sync_folder, write_atomic, write_json
-from fedapm.runs.layout import CONFIG, INFO, ROUNDS, SPLIT, UNSEEN
-from fedapm.runs.schema import RoundLine, RunInfo, UnseenInfo, check
+from fedapm.runs.layout import CLASSES, CONFIG, INFO, ROUNDS, SPLIT, UNSEEN
+from fedapm.runs.schema import ClassCounts, RoundLine, RunInfo, UnseenInfo, check
 
 
 class JsonLines:
@@ -147,6 +147,18 @@ def unseen_clients(run: Run) -> list[dict[str, Any]]:
     content = read_json(path)
     check(UnseenInfo, content, str(path))
     return list(content["clients"])
+
+
+def class_counts(run: Run) -> dict[str, list[list[list[int]]]]:
+    """How often each class was taken for each, by view and client; empty where that is not known of the last round."""
+    path = run.path / CLASSES
+    if not path.is_file():
+        return {}
+    content = read_json(path)
+    check(ClassCounts, content, str(path))
+    # a run that goes on is beyond the round it was counted after
+    views: dict[str, list[list[list[int]]]] = content["views"]
+    return views if run.rounds and content["round"] == run.rounds[-1]["round"] else {}
 
 
 def is_run(path: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import (
     NotRequired,  # pydantic wants this one before Python 3.12
 )
 
-from annotated_types import Ge
+from annotated_types import Ge, Len
 from pydantic import AllowInfNan, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
@@ -96,6 +96,13 @@ class UnseenInfo(TypedDict):
     """unseen.json."""
 
     clients: list[UnseenClient]
+
+
+class ClassCounts(TypedDict):
+    """classes.json: by view and client, the right class, the class it was taken for, and how often."""
+
+    round: Count
+    views: dict[str, list[list[Annotated[list[Count], Len(3, 3)]]]]
 
 
 class RunInfo(TypedDict):

@@ -65,6 +65,12 @@ class Column:
         """The mean, or a dash."""
         return "–" if cell.mean is None else self.write(cell.mean)
 
+    def exact(self, cell: Estimate) -> str:
+        """Every seed with all its digits, for a tooltip."""
+        factor = 100.0 if self.percentage else 1.0
+        seeds = ", ".join(f"seed {seed}: {factor * value:.10g}" for seed, value in sorted(cell.values.items()))
+        return f"{self.title}{', ' + self.unit if self.unit else ''}; {seeds}"
+
     def amount(self, cell: Estimate) -> str:
         """The mean within a sentence."""
         return self.mean_text(cell) + ("%" if self.percentage else "")

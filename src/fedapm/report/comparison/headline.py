@@ -28,9 +28,23 @@ def headline_sentences(results: Results) -> list[str]:
         return ["These runs do not all have the same data and clients, so their numbers do not compare."]
     sentences = [_ahead(rows[0], rows[1], main)]
     alone = next((row for row in rows if row.method == ALONE), None)
-    if alone is not None:
-        sentences.append(_against_alone([row for row in rows if row is not alone], alone, main))
-    return sentences
+    if alone is None:
+        return sentences
+    others = [row for row in rows if row is not alone]
+    verdict = [_train_locally(others, alone, main)] if rows[0] is alone else []
+    return [*verdict, *sentences, _against_alone(others, alone, main)]
+
+
+def _train_locally(others: Sequence[SummaryRow], alone: SummaryRow, main: Column) -> str:
+    """The plain verdict where no method that shares anything is better than training alone."""
+    differences = [paired_difference(row.cell(main).values, alone.cell(main).values) for row in others]
+    clear = all(difference is not None and difference.clear for difference in differences)
+    if clear and alone.complete and all(row.complete for row in others):
+        return "Train locally: on these data every method that shares something is worse than each client by itself."
+    return (
+        "Train locally, as far as these runs show: no method that shares something is better than each client by "
+        "itself, and training alone sends nothing. More seeds or more rounds may change that."
+    )
 
 
 def _single(row: SummaryRow, main: Column) -> str:

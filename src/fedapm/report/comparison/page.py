@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from fedapm.report.comparison import heading
 from fedapm.report.comparison.headline import headline_sentences
 from fedapm.report.comparison.sections import (
+    classes,
     clients,
     closing,
     curves,
+    layers,
     published,
     settings,
     summary,
@@ -52,6 +54,8 @@ def _sections(results: Results, levels: Mapping[str, float]) -> list[Section]:
         curves.section(results),
         published.section(results),
         clients.section(results),
+        classes.section(results),
+        layers.section(results),
         theory.section(results),
         warnings.section(results),
         settings.section(results),

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import matplotlib.style
 import numpy as np
@@ -19,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from fedapm.report.figures.theme import themed_styles
 from fedapm.report.numbers import tick
 
 WIDTH = 4.1
@@ -30,6 +32,8 @@ HEIGHT = 2.65
 LEGEND_ROW = 0.185
 LEGEND_LETTERS, LETTERS_BESIDE = 58, 8
 """How many letters fit in a row of a legend, and how many the piece of line before a name takes."""
+TIP = 4.5
+"""How near a pointer must be to a dot to be told its value."""
 LOG_FROM = 30.0
 """Values that differ by more than this factor need powers of ten."""
 
@@ -143,10 +147,45 @@ def short(label: str, most: int = 32) -> str:
     return f" {label}" if label.startswith("_") else label
 
 
-def as_html(figure: Figure, name: str, description: str) -> Markup:
+@dataclass(frozen=True)
+class Tip:
+    """What is said of a place in a figure when a pointer rests there: the exact value."""
+
+    axes: Axes
+    x: float
+    y: float
+    text: str
+    half: float | None = None
+    """Half the width of a strip from the bottom of the axes to the top; None for a dot."""
+
+    def svg(self, height: float) -> str:
+        """An invisible shape with a title.
+
+        Args:
+            height: That of the drawing, in its units.
+        """
+        x, y = self.axes.transData.transform((self.x, self.y))
+        if self.half is None:
+            shape = f'<circle cx="{x:.1f}" cy="{height - y:.1f}" r="{TIP}"'
+        else:
+            right = self.axes.transData.transform((self.x + self.half, self.y))[0]
+            low, high = (float(self.axes.transAxes.transform((0.0, end))[1]) for end in (0.0, 1.0))
+            wide = f'width="{2 * (right - x):.1f}" height="{high - low:.1f}"'
+            shape = f'<rect x="{2 * x - right:.1f}" y="{height - high:.1f}" {wide}'
+        return f'{shape} class="tip"><title>{escape(self.text)}</title></{shape[1:].split()[0]}>'
+
+
+def as_html(figure: Figure, name: str, description: str, tips: Sequence[Tip] = ()) -> Markup:
     """The figure as inline SVG with a description for those who do not see it.
 
-    Ids are unique in a page, not in a figure, so each carries the figure's name; sizes are left to the page.
+    Ids are unique in a page, not in a figure, so each carries the figure's name; sizes are left to the page, and so are
+    colors: they change with it from light to dark.
+
+    Args:
+        figure: The drawing.
+        name: Its name in the page.
+        description: What it shows, in words.
+        tips: Exact values, for a pointer.
     """
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -162,5 +201,8 @@ def as_html(figure: Figure, name: str, description: str) -> Markup:
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r'(<[^>]*?\bid=")', rf"\g<1>{name}-", body)
     body = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", body)
-    body = re.sub(r"\n\s*", "\n", body)
+    body = re.sub(r"\n\s*", "\n", themed_styles(body))
+    figure.dpi = 72.0  # the units of the drawing, in which the places of tips are asked for
+    places = "\n".join(tip.svg(72.0 * figure.get_figheight()) for tip in tips)
+    body = body.replace("</svg>", f"{places}\n</svg>") if tips else body
     return Markup(f'<svg viewBox="{opening[1]}" role="img" aria-label="{escape(description)}">{body}')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from matplotlib.path import Path as MplPath
 
 from fedapm.report.comparison.columns import Column
 from fedapm.report.comparison.summary import SummaryRow
-from fedapm.report.figures.canvas import INK, as_html, drawing, name_rows, new_figure, round_ticks
+from fedapm.report.figures.canvas import INK, Tip, as_html, drawing, name_rows, new_figure, round_ticks
 from fedapm.report.figures.style import Style
 from fedapm.report.numbers import lower_first
 
@@ -55,7 +55,8 @@ def draw_spread(table: ClientScores, rows: dict[str, SummaryRow], styles: dict[s
         axes.set_xlabel(f"{lower_first(table.column.title)}{unit}")
         round_ticks(axes.xaxis)
         ends = ", ".join(f"{row.series.name} {_extent(row.every_score, table.column)}" for row in shown)
-        return as_html(figure, "clients-spread", f"{table.column.title}{unit} of the clients: {ends}.")
+        tips = [tip for place, row in enumerate(shown) for tip in _spread_tips(axes, row, place, rows, table.column)]
+        return as_html(figure, "clients-spread", f"{table.column.title}{unit} of the clients: {ends}.", tips)
 
 
 def draw_gains(row: ClientRow, table: ClientScores, limit: float, style: Style, name: str) -> Markup:
@@ -84,7 +85,23 @@ def draw_gains(row: ClientRow, table: ClientScores, limit: float, style: Style, 
         axes.set_ylabel("gain (points)" if table.column.percentage else "loss less by")
         round_ticks(axes.yaxis, 5, symmetric=True)
         counts = f"{against.better:.3g} better, {against.equal:.3g} equal, {against.worse:.3g} worse"
-        return as_html(figure, name, f"{row.series.name} against training alone, client by client: {counts}.")
+        tips = [
+            Tip(axes, place, 0.0, f"{id}: {table.column.write_difference(gain)}", 0.5)
+            for place, (id, gain) in enumerate(zip(table.ids, against.gains, strict=True))
+            if gain is not None and len(gains) <= MOST_HATCHED
+        ]
+        return as_html(figure, name, f"{row.series.name} against training alone, client by client: {counts}.", tips)
+
+
+def _spread_tips(axes: Axes, row: ClientRow, place: int, rows: dict[str, SummaryRow], column: Column) -> Iterator[Tip]:
+    """The value of each client where they are drawn one by one, and those of the marks."""
+    factor, name = _factor(column), row.series.name
+    if len(row.every_score) <= MOST_DOTS:
+        for value, shift in zip(row.every_score, _shifts(len(row.every_score)), strict=True):
+            yield Tip(axes, factor * value, place + shift, f"{name}, a client: {column.write(value)}")
+    for title, cell in (("mean", rows[name].cell(column)), ("worst 10%", rows[name].worst10(column))):
+        if cell.mean is not None:
+            yield Tip(axes, factor * cell.mean, place, f"{name}, {title}: {factor * cell.mean:.6g}")
 
 
 def _spread_legend(many: bool) -> list[Line2D]:
@@ -101,8 +118,14 @@ def _spread_legend(many: bool) -> list[Line2D]:
 
 
 def _draw_dots(axes: Axes, values: np.ndarray, place: int, color: str) -> None:
-    shift = 0.44 * (np.arange(values.size) * 0.618034 % 1.0 - 0.5)
-    axes.plot(values, place + shift, "o", color=color, markersize=3, alpha=0.5, markeredgewidth=0)
+    axes.plot(
+        values, place + np.array(_shifts(values.size)), "o", color=color, markersize=3, alpha=0.5, markeredgewidth=0
+    )
+
+
+def _shifts(count: int) -> list[float]:
+    """How far each dot is from its row, so that equal ones do not hide each other."""
+    return [0.44 * (k * 0.618034 % 1.0 - 0.5) for k in range(count)]
 
 
 def _draw_quantiles(axes: Axes, values: np.ndarray, place: int, color: str) -> None:

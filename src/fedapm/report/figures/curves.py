@@ -15,6 +15,7 @@ from fedapm.report.comparison.series import Series
 from fedapm.report.figures.canvas import (
     GREY,
     HEIGHT,
+    Tip,
     as_html,
     drawing,
     legend_columns,
@@ -27,6 +28,8 @@ from fedapm.report.figures.style import Style
 from fedapm.report.numbers import plain
 
 MOST_POINTS = 240
+MOST_TIPS = 16
+"""Points of a curve that tell their value."""
 PUBLISHED = "published"
 PUBLISHED_LINE = (0.0, (4.0, 2.0))
 
@@ -104,7 +107,13 @@ def draw_curves(
         axes.set_xlim(left=0)
         scale_values(axes, values, not quantity.percentage)
         name = f"{quantity.key}-{'bytes' if by_bytes else 'rounds'}"
-        return as_html(figure, name, _description(quantity, lines, by_bytes, published))
+        tips = [
+            tip
+            for line, level in zip(lines, levels, strict=True)
+            if not level
+            for tip in curve_tips(axes, line.curve, line.name, by_bytes)
+        ]
+        return as_html(figure, name, _description(quantity, lines, by_bytes, published), tips)
 
 
 def _description(quantity: Quantity, lines: Sequence[Line], by_bytes: bool, published: Sequence[PublishedLine]) -> str:
@@ -149,12 +158,31 @@ def draw_curve(axes: Axes, curve: Curve, style: Style, by_bytes: bool = False, b
     )
 
 
-def _thinned(curve: Curve) -> Curve:
+def curve_tips(axes: Axes, curve: Curve, name: str, by_bytes: bool = False) -> list[Tip]:
+    """The exact values of some points of a curve, the last among them.
+
+    Args:
+        axes: Where it was drawn.
+        curve: The values, in the units of the axes.
+        name: What the curve is called.
+        by_bytes: Whether the horizontal axis has megabytes and not rounds.
+    """
+    curve = _thinned(curve, MOST_TIPS)
+    places = curve.megabytes if by_bytes else curve.rounds
+    tips = []
+    for k, (place, round, mean) in enumerate(zip(places, curve.rounds, curve.mean, strict=True)):
+        spread = f" ({curve.low[k]:.6g} to {curve.high[k]:.6g})" if curve.seeds > 1 else ""
+        sent = f", {place:.6g} MB" if by_bytes else ""
+        tips.append(Tip(axes, place, mean, f"{name}, round {round}{sent}: {mean:.6g}{spread}"))
+    return tips
+
+
+def _thinned(curve: Curve, most: int = MOST_POINTS) -> Curve:
     """At most so many points, the last among them: more cannot be seen and would only make the page larger."""
     count = len(curve.rounds)
-    if count <= MOST_POINTS:
+    if count <= most:
         return curve
-    shown = sorted({round(i * (count - 1) / (MOST_POINTS - 1)) for i in range(MOST_POINTS)})
+    shown = sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
     return Curve(
         [curve.rounds[i] for i in shown],
         [curve.megabytes[i] for i in shown],

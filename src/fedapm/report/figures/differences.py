@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from fedapm.report.comparison.columns import Column
 from fedapm.report.comparison.differences import Against, difference_text, interval_text
-from fedapm.report.figures.canvas import INK, as_html, drawing, name_rows, new_figure, round_ticks, short
+from fedapm.report.figures.canvas import INK, Tip, as_html, drawing, name_rows, new_figure, round_ticks, short
 from fedapm.report.figures.style import Style
 from fedapm.report.numbers import lower_first
 from fedapm.report.significance import Difference
@@ -41,7 +41,11 @@ def draw_differences(against: Against, styles: dict[str, Style], main: Column, n
         unit = " (points)" if main.percentage else ""
         axes.set_xlabel(f"{lower_first(main.title)} minus that of {short(against.reference, 18)}{unit}")
         each = ", ".join(_in_words(label, difference, main) for label, difference in shown)
-        return as_html(figure, name, f"{main.title} minus that of {against.reference}{unit}: {each}.")
+        tips = [
+            Tip(axes, factor * difference.mean, place, _in_words(label, difference, main))
+            for place, (label, difference) in enumerate(shown)
+        ]
+        return as_html(figure, name, f"{main.title} minus that of {against.reference}{unit}: {each}.", tips)
 
 
 def cut_off(against: Against) -> bool:

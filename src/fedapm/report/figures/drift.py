@@ -11,6 +11,7 @@ from fedapm.report.comparison.drift import FinalDrift, FinalDrifts
 from fedapm.report.figures.canvas import (
     INK,
     LOG_FROM,
+    Tip,
     as_html,
     drawing,
     name_rows,
@@ -42,7 +43,15 @@ def draw_drift(drifts: FinalDrifts, styles: dict[str, Style]) -> Markup:
             axes.annotate(plain(mean, 2), beside, (5, 0), textcoords="offset points", va="center", fontsize=8.0)
         name_rows(axes, [entry.label for entry in shown])
         ends_text = ", ".join(f"{entry.label} {plain(entry.drift.mean or 0.0)}" for entry in shown)
-        return as_html(figure, "drift-bars", f"Drift at the end of training: {ends_text}.")
+        tips = [
+            Tip(axes, entry.drift.mean or 0.0, place, f"{entry.label}: {entry.drift.mean or 0.0:.6g}{_spread(entry)}")
+            for place, entry in enumerate(shown)
+        ]
+        return as_html(figure, "drift-bars", f"Drift at the end of training: {ends_text}.", tips)
+
+
+def _spread(entry: FinalDrift) -> str:
+    return f" ± {entry.drift.std:.3g} over seeds" if entry.drift.std else ""
 
 
 def _scale(axes: Axes, shown: Sequence[FinalDrift]) -> float:

@@ -15,6 +15,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path as MplPath
 
 from fedapm.report.comparison.series import Series
+from fedapm.report.figures.theme import themed
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#b5529a", "#1a1a1a", "#c98a00", "#3fa3dc")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h", "d", "8")
@@ -67,10 +68,11 @@ def assign_styles(series: Sequence[Series]) -> dict[str, Style]:
 def swatch(style: Style) -> Markup:
     """A piece of the line with its marker, for a table."""
     dashes = f' stroke-dasharray="{" ".join(f"{1.6 * d:g}" for d in style.dashes)}"' if style.dashes else ""
+    line = themed(style.color)
     return Markup(
         '<svg class="swatch" viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">'
-        f'<path d="M2 7H26" stroke="{style.color}" stroke-width="2" fill="none"{dashes}/>'
-        f'<path d="{_outline(style.marker)}" fill="{style.face}" stroke="{style.color}"/></svg>'
+        f'<path d="M2 7H26" style="stroke: {line}" stroke-width="2" fill="none"{dashes}/>'
+        f'<path d="{_outline(style.marker)}" style="fill: {themed(style.face)}; stroke: {line}"/></svg>'
     )
 
 

@@ -17,6 +17,7 @@ from fedapm.report.comparison.curves import Curve, Quantity
 from fedapm.report.figures.canvas import (
     HEIGHT,
     INK,
+    Tip,
     as_html,
     drawing,
     legend_columns,
@@ -25,7 +26,7 @@ from fedapm.report.figures.canvas import (
     scale_values,
     short,
 )
-from fedapm.report.figures.curves import draw_curve, scaled
+from fedapm.report.figures.curves import curve_tips, draw_curve, scaled
 from fedapm.report.figures.style import MARKERS, Style
 from fedapm.report.numbers import lower_first, plain
 from fedapm.report.sweep.axis import ValueAxis
@@ -80,14 +81,30 @@ def draw_values(column: Column, axis: ValueAxis, lines: Sequence[ValueLine], nam
     with drawing():
         figure, axes = new_figure(HEIGHT, labels, handles, legend_columns(labels))
         for position, line in enumerate(lines):
-            shift = APART * axis.width * (position - (len(lines) - 1) / 2)
-            _draw_line(axes, line, factor, shift, axis.numeric)
+            _draw_line(axes, line, factor, _shift(axis, position, lines), axis.numeric)
         axis.dress(axes)
         unit = " (%)" if column.percentage else ""
         axes.set_ylabel(f"{lower_first(column.title)}{unit}")
         means = [factor * cell.mean for line in lines for cell in line.cells if cell.mean is not None]
         scale_values(axes, means, not column.percentage)
-        return as_html(figure, name, _description(column, axis, lines))
+        names = dict(zip(axis.places, axis.labels, strict=True))
+        tips = [
+            Tip(
+                axes,
+                place + _shift(axis, position, lines),
+                factor * cell.mean,
+                f"{line.name} at {names[place]}: {text}",
+            )
+            for position, line in enumerate(lines)
+            for place, cell in line.at
+            if cell.mean is not None
+            for text in [f"{factor * cell.mean:.6g}{f' ± {factor * cell.std:.3g}' if cell.std else ''}"]
+        ]
+        return as_html(figure, name, _description(column, axis, lines), tips)
+
+
+def _shift(axis: ValueAxis, position: int, lines: Sequence[ValueLine]) -> float:
+    return APART * axis.width * (position - (len(lines) - 1) / 2)
 
 
 def draw_rounds(quantity: Quantity, lines: Sequence[RoundLine], name: str) -> Markup:
@@ -108,7 +125,8 @@ def draw_rounds(quantity: Quantity, lines: Sequence[RoundLine], name: str) -> Ma
         values = [factor * v for line in lines for v in (*line.curve.low, *line.curve.high)]
         scale_values(axes, values, not quantity.percentage)
         ends = ", ".join(f"{line.name}: {plain(factor * line.curve.mean[-1], 4)}" for line in lines)
-        return as_html(figure, name, f"{quantity.axis} over rounds; last values {ends}.")
+        tips = [tip for line in lines for tip in curve_tips(axes, scaled(line.curve, factor), line.name)]
+        return as_html(figure, name, f"{quantity.axis} over rounds; last values {ends}.", tips)
 
 
 def _handle(line: ValueLine, connected: bool) -> Line2D:

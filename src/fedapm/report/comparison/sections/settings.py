@@ -6,15 +6,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedapm.report.comparison.series import Group
-from fedapm.report.numbers import fixed, value_range
+from fedapm.report.numbers import fixed
 from fedapm.report.page import Section
 from fedapm.report.results import Results
 from fedapm.report.settings import without_places
 from fedapm.runs.records import Run
 
 SIZES = {"train": "Training examples", "test": "Test examples", "classes": "Classes"}
-PARAMETERS = ("shared", "personal", "frozen")
 
 
 def section(results: Results, sweep: bool = False) -> Section:
@@ -26,7 +24,6 @@ def section(results: Results, sweep: bool = False) -> Section:
     """
     context = {
         "sizes": [(results.reword(title), *cells) for title, *cells in _client_sizes(results.runs)],
-        "parameters": [] if sweep else [_parameters(group) for group in results.groups],
         "versions": _versions(results.every_run),
         "configured": [group for group in results.groups if group.every_run[0].config.strip()],
         "sweep": sweep,
@@ -44,21 +41,6 @@ def _client_sizes(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
             total = "" if field == "classes" else fixed(statistics.fmean(sum(column) for column in columns), 0)
             median = f"{statistics.median(values):,.1f}".removesuffix(".0")
             yield title, f"{min(values):,}", median, f"{max(values):,}", total
-
-
-def _parameters(group: Group) -> tuple[str, ...]:
-    """A method's networks and its numbers of parameters, a range where clients differ."""
-    models = sorted({str(run.info.get("model") or "–") for run in group.runs})
-    counts = [run.info.get("parameters") or {} for run in group.runs]
-    return group.label, ", ".join(models), *(_count(counts, field) for field in PARAMETERS)
-
-
-def _count(counts: Sequence[dict[str, Any]], field: str) -> str:
-    values: list[int] = []
-    for count in counts:
-        value = count.get(field)
-        values += [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, int)]
-    return value_range(values) if values else "–"
 
 
 def _versions(runs: Sequence[Run]) -> list[tuple[str, str]]:

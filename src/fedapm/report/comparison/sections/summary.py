@@ -6,6 +6,7 @@ from typing import Any
 
 from fedapm.report.comparison.differences import Against, against_references, difference_text, interval_text
 from fedapm.report.comparison.heading import auc_clients
+from fedapm.report.comparison.twins import twin_sentences
 from fedapm.report.figures.differences import cut_off, draw_differences
 from fedapm.report.numbers import value_range
 from fedapm.report.page import Figure, Section
@@ -19,6 +20,7 @@ def section(results: Results) -> Section:
         "results": results,
         "any_best": any(row.cell(column).best for row in results.rows for column in results.columns),
         "auc_clients": auc_clients(results.rows),
+        "twins": twin_sentences(results.rows),
         "differences": differences(results) if results.comparable else None,
         "difference_text": difference_text,
         "interval_text": interval_text,
