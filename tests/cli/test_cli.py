@@ -53,7 +53,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_a_run_leaves_its_folder(made: Path) -> None:
     expected = {"config.toml", "run.json", "rounds.jsonl", "timings.jsonl", "engine.json", "report.html"}
-    expected |= {"checkpoints", "models", "card.json", "card.md", "sessions.jsonl"}
+    expected |= {"checkpoints", "models", "classes.json", "card.json", "card.md", "sessions.jsonl"}
     assert {p.name for p in made.iterdir()} == expected
     assert load_run(made).complete
     assert [row["round"] for row in load_run(made).rounds] == [0, 1, 2]

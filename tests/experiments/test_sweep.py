@@ -20,7 +20,7 @@ from fedapm.errors import Interrupted
 from fedapm.experiments import build, sweep
 from fedapm.experiments.run import execute
 from fedapm.experiments.sweep import MANY, Member, members, run_all
-from fedapm.experiments.vary import Axis, parse_vary, value_text
+from fedapm.experiments.vary import Axis, parse_vary, shown_value, value_text
 from fedapm.runs.records import load_run
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.spec import RunSpec
@@ -363,3 +363,14 @@ def test_a_refused_plan_is_refused_before_anything_is_written(tmp_path: Path) ->
     with pytest.raises(FedapmError, match="99"):
         refuse()
     assert not (tmp_path / "x").exists()
+
+
+def test_a_split_is_shown_by_its_name_and_not_by_a_digest() -> None:
+    axis = parse_vary('model.personal=["head"],["body","head"]')
+    runs = members([axis], ["fedapm"], [0], TINY)
+    assert [run.title for run in runs] == [
+        "model.personal = head, FedAPM, seed 0",
+        "model.personal = body + head, FedAPM, seed 0",
+    ]
+    assert shown_value("output") == "output"
+    assert shown_value(0.1) == "0.1"

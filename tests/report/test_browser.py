@@ -224,11 +224,11 @@ def test_figures_follow_the_page_into_the_dark(page: webdriver.Chrome) -> None:
 
 def test_a_pointer_is_told_exact_values(page: webdriver.Chrome) -> None:
     hit = """
-    const tip = [...document.querySelectorAll('circle.tip')].at(-1);
+    const tip = [...document.querySelectorAll('.tip circle')].at(-1);
     tip.scrollIntoView({block: 'center', behavior: 'instant'});
     const b = tip.getBoundingClientRect();
     const top = document.elementFromPoint(b.x + b.width / 2, b.y + b.height / 2);
-    return [top.tagName, top.querySelector('title').textContent]"""
+    return [top.tagName, top.parentElement.querySelector('title').textContent]"""
     name, text = page.execute_script(hit)
     assert name == "circle"
     assert any(letter.isdigit() for letter in text)

@@ -54,7 +54,7 @@ def test_tips_lie_where_their_values_are_drawn(page: str) -> None:
     drawing = drawing[: drawing.index("</svg>")]
     places = {
         title: (float(x), float(y))
-        for x, y, title in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"[^>]*><title>(.*?)</title>', drawing)
+        for title, x, y in re.findall(r'<title>([^<]*)</title><circle cx="([\d.]+)" cy="([\d.]+)"', drawing)
     }
     line = re.search(r'<path d="(M[^"]*)"[^>]*style="[^"]*stroke: var\(--blue', drawing)
     assert line is not None

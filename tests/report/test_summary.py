@@ -167,6 +167,15 @@ def test_the_same_seed_twice_is_two_methods(tmp_path: Path) -> None:
     assert {"Fedavg (flat/x)", "Fedavg (flat/y)"} <= set(rows_of(tmp_path))
 
 
+def test_a_folder_of_a_sweep_is_called_by_its_value_without_a_digest(tmp_path: Path) -> None:
+    for name in ("model.personal=head~1f13dd", "model.personal=body-head~9aa6cc"):
+        tiny_run(tmp_path / name / "fedapm" / "seed-0", "fedapm", 0, [[0.5]])
+    labels = {"Fedapm (model.personal=head/fedapm)", "Fedapm (model.personal=body-head/fedapm)"}
+    assert set(rows_of(tmp_path)) == labels
+    tiny_run(tmp_path / "model.personal=head~222222" / "fedapm" / "seed-0", "fedapm", 0, [[0.5]])
+    assert any("~222222" in label for label in rows_of(tmp_path)), "where it is needed to tell two apart, it stays"
+
+
 def test_two_methods_with_one_label_are_told_apart(tmp_path: Path) -> None:
     tiny_run(tmp_path / "a", "fedavg", 1, [[0.5]], label="Mine")
     tiny_run(tmp_path / "b", "fedapm", 1, [[0.6]], label="Mine")

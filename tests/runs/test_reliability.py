@@ -128,6 +128,7 @@ def test_a_run_with_a_checkpoint_or_a_record_is_not_nothing(done: Path) -> None:
     assert not is_nothing_yet(done)
     shutil.rmtree(done / "checkpoints")
     shutil.rmtree(done / "models")
+    (done / "classes.json").unlink()
     assert not is_nothing_yet(done)
     (done / "rounds.jsonl").unlink()
     assert not is_nothing_yet(done), "it says that it is complete"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -152,14 +153,17 @@ def _split_repeated(group: Group, base: Path) -> list[Group]:
         parts = _by(group.every_run, folder)
     if len(parts) == 1:
         return [group]
+    names = _folder_names([Path(os.path.relpath(path, base)).as_posix() for path in parts])
     return [
-        replace(group, label=f"{group.label} ({_relative(path, base)})", every_run=tuple(members))
-        for path, members in parts.items()
+        replace(group, label=f"{group.label} ({name})", every_run=tuple(members))
+        for name, members in zip(names, parts.values(), strict=True)
     ]
 
 
-def _relative(path: Path, base: Path) -> str:
-    return Path(os.path.relpath(path, base)).as_posix()
+def _folder_names(paths: Sequence[str]) -> list[str]:
+    """Folders by their names, without the digest that a sweep puts behind a long value, where that is enough."""
+    plain = [re.sub(r"~[0-9a-f]{6}(?=/|$)", "", path) for path in paths]
+    return plain if len(set(plain)) == len(plain) else list(paths)
 
 
 def _by(runs: Sequence[Run], key: Callable[[Run], Key]) -> dict[Key, list[Run]]:

@@ -172,7 +172,7 @@ class Tip:
             low, high = (float(self.axes.transAxes.transform((0.0, end))[1]) for end in (0.0, 1.0))
             wide = f'width="{2 * (right - x):.1f}" height="{high - low:.1f}"'
             shape = f'<rect x="{2 * x - right:.1f}" y="{height - high:.1f}" {wide}'
-        return f'{shape} class="tip"><title>{escape(self.text)}</title></{shape[1:].split()[0]}>'
+        return f'<g class="tip"><title>{escape(self.text)}</title>{shape}/></g>'
 
 
 def as_html(figure: Figure, name: str, description: str, tips: Sequence[Tip] = ()) -> Markup:
