@@ -57,7 +57,7 @@ def tables(method: str = "fedapm", **more: Mapping[str, Any]) -> dict[str, Any]:
         "engine": {"rounds": 5, "fraction": 0.6, "seed": 3},
         "flower": {"clients": list(CLIENTS), "timeout": 20.0, "retries": 1, "wait": 20.0},
     }
-    return {name: {**table, **more.get(name, {})} for name, table in given.items()}
+    return {name: {**given.get(name, {}), **more.get(name, {})} for name in (*given, *(set(more) - set(given)))}
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Case:
     def acknowledged(self, saved: Saved | None = None) -> dict[str, State]:
         """Every client's state as far as the server accepted it, read from the nodes' own disks."""
         now = saved or self.saved()
-        algorithm = self.plan.experiment.algorithm
+        algorithm = self.plan.experiment.method
         problem = self.problem()
         found = {}
         for k, name in enumerate(CLIENTS):
@@ -130,8 +130,8 @@ class Case:
     def sequential(self, absent: Mapping[int, Sequence[int]] | None = None) -> tuple[Picture, list[RoundRecord]]:
         """The same experiment in one process, where some clients are away in some rounds."""
         problem, experiment = self.problem(), self.plan.experiment
-        engine = Partly(problem, experiment.algorithm, absent or {})
-        return play(problem, experiment.algorithm, build.schedule(experiment.engine), engine=engine)
+        engine = Partly(problem, experiment.method, absent or {})
+        return play(problem, experiment.method, build.schedule(experiment.engine), engine=engine)
 
     @property
     def complete(self) -> bool:

@@ -20,6 +20,7 @@ from fedapm.errors import Diverged, FedapmError
 from fedapm.experiments import build
 from fedapm.flower import client_app
 from fedapm.flower.client.time_limit import within
+from fedapm.flower.problem import UploadForm
 from fedapm.flower.server import exchange
 from fedapm.flower.server.norm_limit import NormLimit, remembered
 from fedapm.flower.server.replies import ClientReply, Expected, ReplyForm, read
@@ -37,8 +38,7 @@ from tests.helpers.unit import refused
 
 RUN, TOKEN = "0" * 32, "a" * 12
 FORM = ReplyForm(
-    {"change": {"w": ((2, 3), torch.float64)}, "numbers": {"rho": ((1,), torch.float64)}},
-    weighed=True,
+    UploadForm({"change": {"w": ((2, 3), torch.float64)}, "numbers": {"rho": ((1,), torch.float64)}}, weighed=True),
     views=("model",),
     metrics=(ACCURACY, TRAIN_LOSS, TEST_LOSS),
     gaps=2,

@@ -20,9 +20,13 @@ class Averaging(Algorithm):
         """The shared model."""
         return State(u=u0)
 
+    def averaged(self, u0: Vec) -> dict[str, Vec]:
+        """α_i·(u_i − ū)."""
+        return {"du": u0.zeros()}
+
     def upload(self, u: Vec, u_bar: Vec, task: Task) -> Upload:
         """α_i·(u_i − ū)."""
-        return Upload({"du": task.alpha * (u - u_bar)}, weight=task.alpha)
+        return Upload({"du": task.alpha * (u - u_bar)}, task.alpha, task.alpha)
 
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The weighted mean of the clients that took part."""

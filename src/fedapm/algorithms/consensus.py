@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Le
 from pydantic import NonNegativeFloat, PositiveFloat
 
-from fedapm.core.algorithm import Aggregate, Algorithm, State, Upload
+from fedapm.core.algorithm import NUMBERS, Aggregate, Algorithm, State, Upload
 from fedapm.core.batched import numbers
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
@@ -50,6 +50,15 @@ class Consensus(Algorithm):
     theta: Annotated[float, Ge(0), Le(1)] | Literal["auto"] = "auto"
     """θ: how much of H the server adds under `participants`. `auto`: between κ and 1, more where rounds agree with H
     and still move far."""
+
+    @property
+    def told(self) -> dict[str, str]:
+        """Δz_i, or the change of π_i; without a penalty the server only averages."""
+        return {"change": "z"} if self.server == "all" else {"change": "pi"} if self.rho else {}
+
+    def averaged(self, u0: Vec) -> dict[str, Vec]:
+        """u_i − ū, where there is neither z_i nor π_i."""
+        return {} if self.told else {"change": u0.zeros()}
 
     def penalty(self, broadcast: State, task: Task) -> float:
         """ρ in this round."""
@@ -94,21 +103,22 @@ class Consensus(Algorithm):
             Δz_i, or ρ·(u_i − ū), which is the change of π_i and without a penalty just u_i − ū.
         """
         change = z["z"] - state.z if z else rho * gap if rho else gap
+        unit = rho if rho and not z else 1.0
         if not self._sends_numbers:
-            return Upload({"change": change})
+            return Upload({"change": change}, unit=unit)
         values: dict[str, Any] = {"rho": rho, "kappa": rho * task.path_length()}
         if self.rho == "balanced":
             values |= {"gap": gap.sq(), "dual": pi.sq()}
-        return Upload({"change": change, "numbers": numbers(gap, **values)})
+        return Upload({"change": change, NUMBERS: numbers(gap, **values)}, unit=unit)
 
     def certain(self, broadcast: State, task: Task) -> dict[str, dict[str, float]]:
         """ρ and κ are the same for all clients of a round."""
         rho = self.penalty(broadcast, task)
-        return {"numbers": {"rho": rho, "kappa": rho * task.path_length()}} if self._sends_numbers else {}
+        return {NUMBERS: {"rho": rho, "kappa": rho * task.path_length()}} if self._sends_numbers else {}
 
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The mean over all clients, kept up to date by changes; or that of the participants, plus θ·H."""
-        means = {n: t.item() for n, t in total.mean("numbers").items()} if self._sends_numbers else {}
+        means = {n: t.item() for n, t in total.mean(NUMBERS).items()} if self._sends_numbers else {}
         if self.server == "all":
             new = state.replace(u=state.u + total["change"] / m)
         else:

@@ -91,7 +91,15 @@ class LpProj(Algorithm):
         """Steps on the loss and on the distance between projections."""
         P = self.projection(state.x)
         x = self.descend(state.x, P, broadcast.w, task)
-        return ClientUpdate(Upload({"dw": task.alpha * (P @ x - broadcast.w)}, task.alpha), state.replace(x=x), x)
+        return ClientUpdate(self.upload(P @ x, broadcast.w, task), state.replace(x=x), x)
+
+    def averaged(self, u0: Vec) -> dict[str, Vec]:
+        """α_i·(P x_i − w)."""
+        return {"dw": (self.projection(u0) @ u0).zeros()}
+
+    def upload(self, w: Vec, w_bar: Vec, task: Task) -> Upload:
+        """α_i·(w_i − w), with w_i = P x_i."""
+        return Upload({"dw": task.alpha * (w - w_bar)}, task.alpha, task.alpha)
 
     def descend(self, x: Vec, P: Projection, w: Vec, task: Task, epochs: int | None = None) -> Vec:
         """SGD on f_i(x) + λ/2·‖P x − w‖²."""

@@ -6,12 +6,12 @@ ICML 2020.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import PositiveFloat
 
 from fedapm.algorithms.averaging import Averaging
-from fedapm.core.algorithm import Aggregate, ClientUpdate, State, Upload
+from fedapm.core.algorithm import Aggregate, ClientUpdate, State
 from fedapm.core.search_space import choices, log_range
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
@@ -35,6 +35,11 @@ class Scaffold(Averaging):
     eta_g: PositiveFloat = 1.0
     """η_g: server step size."""
 
+    @property
+    def told(self) -> dict[str, str]:
+        """Δc_i."""
+        return {"dc": "c"}
+
     def server_init(self, u0: Vec) -> State:
         """The model x and its control variate c = 0."""
         return State(u=u0, c=u0.zeros())
@@ -50,7 +55,8 @@ class Scaffold(Averaging):
         steps = task.log[-1].steps * task.step_size()
         c = state.c - broadcast.c + (broadcast.u - y) / steps if steps else state.c
         change = self.upload(y, broadcast.u, task)
-        return ClientUpdate(Upload({**change.sums, "dc": c - state.c}, change.weight), state.replace(c=c), y)
+        upload = replace(change, sums={**change.sums, "dc": c - state.c})
+        return ClientUpdate(upload, state.replace(c=c), y)
 
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The model by the mean change of those selected, c by the changes over all clients."""

@@ -80,7 +80,8 @@ def set_up(
         model: The network; None for a named data set's own.
         methods: The methods' names.
         split: What is said of the split; it is searched where nothing is said and the data is the user's own.
-        settings: Settings of the solver and the engine, hyperparameters of the methods, and tables of single methods.
+        settings: Settings of the solver and the engine, hyperparameters of the methods, the table upload, and tables of
+            single methods.
         loss: The loss, if not the usual one.
         validation: The share of training data to judge by.
         unseen: Clients that do not take part.
@@ -90,15 +91,16 @@ def set_up(
     for name in methods:
         method(name)
     tables: dict[str, Any] = {"model": {k: v for k, v in split.items() if v is not None}}
-    known = {*SOLVER, *ENGINE, *(key for name in methods for key in hyperparameters(method(name)))}
+    known = {*SOLVER, *ENGINE, "upload", *(key for name in methods for key in hyperparameters(method(name)))}
     for key, value in settings.items():
         table = "solver" if key in SOLVER else "engine" if key in ENGINE else "algorithm"
-        if key in METHODS | PRESETS and isinstance(value, Mapping):
+        if (key == "upload" or key in METHODS | PRESETS) and isinstance(value, Mapping):
             tables[key] = dict(value)
-        elif key in known:
+        elif key in known and key != "upload":
             tables.setdefault(table, {})[key] = value
         else:
-            raise FedapmError(f"{caller}() has no keyword {key!r}; {did_you_mean(key, known)}")
+            hint = "it takes a table, as in {'round_to': 'int8'}." if key == "upload" else did_you_mean(key, known)
+            raise FedapmError(f"{caller}() has no keyword {key!r}; {hint}")
     if isinstance(data, str):
         tables["data"] = {"name": data} | ({"validation": validation} if validation else {})
         tables["data"] |= {"unseen": unseen if isinstance(unseen, float) else list(unseen)} if unseen else {}

@@ -25,6 +25,7 @@ from fedapm.simulation.loop import Callback
 from fedapm.simulation.problem import Model
 from fedapm.simulation.spec import CallbackFactory, RunSpec
 from fedapm.simulation.stores import StoreKind
+from fedapm.uploads import UploadSettings
 
 SOLVER_KEYS = tuple(field.name for field in fields(SGDConfig))
 ENGINE_KEYS = tuple(field.name for field in fields(EngineSettings))
@@ -45,6 +46,7 @@ def train(
     validation: float | None = None,
     features: str | None = None,
     unseen: float | Sequence[int | str] | None = None,
+    upload: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -104,6 +106,8 @@ def train(
         features: Features in place of a named data set's own inputs, such as ``"statistics"`` for motionsense.
         unseen: Clients that do not take part: their share, or their ids. At the end of the run each gets a personal
             part of its own, and `Result.unseen` has its scores before and after.
+        upload: What is done to a client's message before it is sent: the keys of ``[upload]``, as in ``{"compress":
+            "top-k", "round_to": "int8"}``.
         out: A folder to write the run to as it goes.
         resume: Whether to continue the run in ``out``, if there is one.
         progress: Whether to show a progress bar.
@@ -153,6 +157,7 @@ def train(
     solver_table = {name: given[name] for name in SOLVER_KEYS if name in given}
     engine_table = {name: given[name] for name in ENGINE_KEYS if name in given}
     split = _split(personal, shared, frozen, preset, own=not isinstance(data, str) and instance.takes_split())
+    sent = validated(UploadSettings, "upload", upload or {})
     clients = None if isinstance(data, str) else data
     if isinstance(data, str):
         source: dict[str, Any] = {"name": data}
@@ -160,7 +165,7 @@ def train(
         source |= {"unseen": unseen if isinstance(unseen, float) else list(unseen)} if unseen else {}
         network = split if model is None else {"name": "own"} | split
         tables = {"data": source, "model": network, "solver": solver_table, "engine": engine_table}
-        experiment = replace(build.resolve(tables), algorithm=instance)
+        experiment = replace(build.resolve(tables), algorithm=instance, upload=sent)
     elif model is None:
         raise TypeError("train() needs a model for a federation of your own data.")
     elif features is not None:
@@ -171,6 +176,7 @@ def train(
             model=validated(ModelSettings, "model", split),
             solver=validated(SGDConfig, "solver", solver_table),
             engine=validated(EngineSettings, "engine", engine_table),
+            upload=sent,
         )
         if validation:
             clients = data.for_validation(validation, DataSettings.seed)

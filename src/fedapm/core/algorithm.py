@@ -17,6 +17,8 @@ from fedapm.core.vec import Vec, total
 from fedapm.errors import FedapmError
 
 Value = Vec | float
+NUMBERS = "numbers"
+"""The sum of an upload that holds single numbers; all others are vectors of the size of a model."""
 
 
 class State(Mapping[str, Value]):
@@ -85,10 +87,16 @@ class Upload:
 
     sums: Mapping[str, Vec] = field(default_factory=dict)
     weight: float = 1.0
+    unit: float = 1.0
+    """What the vectors were multiplied by: divided by it they are changes of a model, which bounds are meant for."""
+    wire: Vec | None = None
+    """What is really sent in place of the sums, where they are coded; a receiver makes the same sums of it."""
 
     @property
     def nbytes(self) -> int:
         """What sending it costs, in bytes."""
+        if self.wire is not None:
+            return self.wire.nbytes + 8
         return sum(v.nbytes for v in self.sums.values()) + (8 if self.sums else 0)
 
     def is_finite(self) -> bool:
@@ -183,6 +191,31 @@ class Algorithm(ABC):
 
     def __post_init__(self) -> None:
         check_ranges(self, "algorithm")
+
+    @property
+    def plain(self) -> Algorithm:
+        """The method itself, without what may be done to its messages on their way (see ``fedapm.uploads``)."""
+        return self
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """The sums that are the change of a field of the client's state, with the name of that field.
+
+        The server adds these changes up, so the field must be what the server was told and nothing else: where less is
+        sent than the method meant to, the field moves by what was sent.
+        """
+        return {}
+
+    def averaged(self, u0: Vec) -> Mapping[str, Vec]:
+        """The sums that the server averages in each round, as zero vectors of their shape.
+
+        Where less is sent than the method meant to, the client keeps the rest and adds it to its next upload.
+
+        Args:
+            u0: The shared parameters at the start.
+        """
+        del u0
+        return {}
 
     @classmethod
     def takes_split(cls) -> bool:

@@ -50,6 +50,9 @@ class Task(Protocol):
     def solver(self) -> SGDConfig:
         """How it is trained."""
 
+    def streams(self, purpose: str) -> list[torch.Generator]:
+        """A random stream of this round for each client, one or several; always on the CPU."""
+
     def minimize(
         self,
         start: Vec,
@@ -184,6 +187,10 @@ class LocalTask:
         share = 1.0 if batch is None else len(batch) / len(self.train)
         self.log.append(replace(solved, epochs=solved.epochs * share))
         return self.network.read(start.names)
+
+    def streams(self, purpose: str) -> list[torch.Generator]:
+        """A random stream of this round for the client."""
+        return [random.torch_generator(self.seed, purpose, self.client, self.round)]
 
     def batches(self, epochs: int | None = None) -> Iterator[Samples]:
         """The mini-batches of some epochs, for methods whose step is not a plain one."""

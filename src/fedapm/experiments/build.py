@@ -250,7 +250,7 @@ def plan(
         settings["model"]["name"] = type(run_problem.network(0).module).__name__
     return RunSpec(
         run_problem,
-        experiment.algorithm,
+        experiment.method,
         schedule(experiment.engine),
         settings,
         experiment.engine.checkpoint_every,

@@ -440,7 +440,7 @@ def trained_run(spec: RunSpec, state: RunState, engine: LocalEngine) -> TrainedR
     """What new clients need of a run that has just ended."""
     problem = spec.problem
     return TrainedRun(
-        spec.algorithm,
+        spec.algorithm.plain,
         state.server,
         problem.seed,
         state.round,

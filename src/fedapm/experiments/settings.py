@@ -1,4 +1,4 @@
-"""An experiment in one TOML file: five tables, every key checked, unknown ones refused by name.
+"""An experiment in one TOML file: six tables, every key checked, unknown ones refused by name.
 
 docs/reference/configuration.md lists all of them.
 """
@@ -28,6 +28,7 @@ from fedapm.runs.files import first_line
 from fedapm.simulation.engines.auto import EngineName
 from fedapm.simulation.stores import StoreKind
 from fedapm.simulation.workers import PATIENCE
+from fedapm.uploads import UploadSettings, transmitted
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -226,6 +227,10 @@ class EngineSettings:
         check_ranges(self, "engine")
 
 
+OPTIONAL = ("upload",)
+"""Tables that are left out where nothing in them is set."""
+
+
 @dataclass(frozen=True)
 class Experiment:
     """Everything a run depends on."""
@@ -235,6 +240,16 @@ class Experiment:
     algorithm: Algorithm = field(default_factory=FedAPM)
     solver: SGDConfig = field(default_factory=SGDConfig)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    upload: UploadSettings = field(default_factory=UploadSettings)
+
+    def __post_init__(self) -> None:
+        # refuses what the method cannot carry
+        transmitted(self.algorithm, self.upload)
+
+    @property
+    def method(self) -> Algorithm:
+        """The method as it is run: with what is done to its messages."""
+        return transmitted(self.algorithm, self.upload)
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any]) -> Experiment:
@@ -253,13 +268,14 @@ class Experiment:
             validated(kind, "algorithm", algorithm),
             validated(SGDConfig, "solver", tables.get("solver", {})),
             validated(EngineSettings, "engine", renamed_values("engine", tables.get("engine", {}))),
+            validated(UploadSettings, "upload", tables.get("upload", {})),
         )
 
     def tables(self) -> Tables:
         """The settings as tables, with every default filled in and nothing that is not set."""
         tables = {f.name: plain(asdict(getattr(self, f.name))) for f in fields(self)}
         tables["algorithm"] = {"name": self.algorithm.name} | tables["algorithm"]
-        return tables
+        return {name: table for name, table in tables.items() if table or name not in OPTIONAL}
 
     def toml(self) -> str:
         """The settings as a TOML file."""
@@ -400,9 +416,15 @@ def validated(kind: type[T], table: str, values: Mapping[str, Any]) -> T:
 
 def _table_of(key: str, table: str) -> str | None:
     """The other table that has a setting of that name, looked for where a setting is not known."""
-    if table not in ("data", "model", "algorithm", "solver", "engine"):
+    kinds = {
+        "data": DataSettings,
+        "model": ModelSettings,
+        "solver": SGDConfig,
+        "engine": EngineSettings,
+        "upload": UploadSettings,
+    }
+    if table not in ("algorithm", *kinds):
         return None
-    kinds = {"data": DataSettings, "model": ModelSettings, "solver": SGDConfig, "engine": EngineSettings}
     return next((name for name, kind in kinds.items() if name != table and key in (f.name for f in fields(kind))), None)
 
 

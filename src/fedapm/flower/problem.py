@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
+from fedapm.core.algorithm import Upload
 from fedapm.core.network import Loss
 from fedapm.core.samples import Samples, mean_batches
 from fedapm.core.task import LocalTask
+from fedapm.core.vec import Vec
 from fedapm.data.federation import ClientData, Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
@@ -21,6 +24,7 @@ from fedapm.flower.text import shown
 from fedapm.simulation.engines.base import client_init
 from fedapm.simulation.engines.sequential import train_client
 from fedapm.simulation.problem import Model, Problem, Weighting
+from fedapm.uploads import Transmitted
 
 Columns = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and type of each tensor of one sample."""
@@ -173,16 +177,31 @@ def server_problem(
 
 
 Template = dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]]
-"""For every sum in an upload: the shape and type of each of its tensors."""
+"""For every vector in an upload: the shape and type of each of its tensors."""
+WIRE = "wire"
+"""The name of the one vector that is sent where sums are coded."""
 
 
-def template(problem: Problem, experiment: Experiment) -> tuple[Template, bool]:
-    """What this method's uploads look like, found by one round on placeholder samples.
+@dataclass(frozen=True)
+class UploadForm:
+    """What the uploads of a method look like."""
 
-    Returns:
-        Their names, shapes and types; and whether their weight is the client's α_i.
-    """
-    algorithm, alphas = experiment.algorithm, problem.alphas
+    template: Template
+    """What is sent: the sums, or what they are coded in."""
+    weighed: bool
+    """Whether their weight is the client's α_i, and not one that the method makes up."""
+    decode: Callable[[Vec], Mapping[str, Vec]] | None = None
+    """Makes the sums of what is sent, where they are coded."""
+
+
+def sent_vectors(upload: Upload) -> Mapping[str, Vec]:
+    """The vectors of an upload that are sent."""
+    return upload.sums if upload.wire is None else {WIRE: upload.wire}
+
+
+def upload_form(problem: Problem, experiment: Experiment) -> UploadForm:
+    """What this method's uploads look like, found by one round on placeholder samples."""
+    algorithm, alphas = experiment.method, problem.alphas
     state = client_init(problem, algorithm)(0)
     broadcast = algorithm.broadcast(algorithm.server_init(problem.u0))
     problem.alphas = [ODD] * len(alphas)
@@ -198,8 +217,13 @@ def template(problem: Problem, experiment: Experiment) -> tuple[Template, bool]:
     finally:
         problem.alphas = alphas
     upload = result.update.upload
-    forms = {n: {part: (tuple(t.shape), t.dtype) for part, t in vector.items()} for n, vector in upload.sums.items()}
-    return forms, upload.weight == ODD
+    forms = {
+        n: {part: (tuple(t.shape), t.dtype) for part, t in vector.items()} for n, vector in sent_vectors(upload).items()
+    }
+    decode = None
+    if upload.wire is not None and isinstance(algorithm, Transmitted):
+        decode = partial(algorithm.decode, like={n: vector.zeros() for n, vector in upload.sums.items()})
+    return UploadForm(forms, upload.weight == ODD, decode)
 
 
 def _columns(value: Any, what: str) -> Columns:

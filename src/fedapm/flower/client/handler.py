@@ -32,7 +32,7 @@ from fedapm.flower.client.request import (
 )
 from fedapm.flower.client.time_limit import within
 from fedapm.flower.client.versions import Version, Versions
-from fedapm.flower.problem import DataSummary, Membership, NodeProblem
+from fedapm.flower.problem import DataSummary, Membership, NodeProblem, sent_vectors
 from fedapm.flower.text import one_line, shown
 from fedapm.flower.transport.codec import PROTOCOL, Fields, Tensors, digest, shapes
 from fedapm.flower.transport.version import FRESH, round_of, version_id
@@ -121,7 +121,7 @@ class MessageHandler:
         membership = Membership(position, request.m, request.samples, request.classes, request.batches)
         problem = NodeProblem(experiment, data, membership, self.model, self.loss, self.node.device)
         _check_start(problem, request)
-        algorithm = experiment.algorithm
+        algorithm = experiment.method
         like = algorithm.broadcast(algorithm.server_init(problem.u0))
         broadcast = read_broadcast(request.down, {n: t.to(problem.device) for n, t in tensors.items()}, like)
         with versions.locked():
@@ -137,7 +137,7 @@ class _RoundHandler:
         self, experiment: Experiment, problem: NodeProblem, versions: Versions, client: str, broadcast: State
     ) -> None:
         self.problem, self.versions, self.client, self.broadcast = problem, versions, client, broadcast
-        self.algorithm = experiment.algorithm
+        self.algorithm = experiment.method
 
     def answer(self, request: RoundRequest) -> tuple[Fields, Tensors]:
         accepted = request.accepted
@@ -209,7 +209,7 @@ class _RoundHandler:
 
 
 def _training_reply(round: int, version: Version) -> tuple[Fields, Tensors]:
-    tensors, sums = flatten("sums", version.upload.sums)
+    tensors, sums = flatten("sums", sent_vectors(version.upload))
     log = [asdict(stats) for stats in version.log]
     return {"round": round, "finite": True, "weight": version.upload.weight, "sums": sums, "log": log}, tensors
 

@@ -20,6 +20,7 @@ from fedapm.core.algorithm import State, Upload
 from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
+from fedapm.flower.problem import WIRE, sent_vectors
 from fedapm.flower.transport.version import FRESH, VERSION, round_of
 from fedapm.runs.files import read_tensors, remove_leftovers, write_tensors
 from fedapm.simulation.stores.base import ClientState, flatten, restore
@@ -77,12 +78,15 @@ class Versions:
         """Store a version; when this returns it survives a power cut."""
         state, state_fields = flatten("state", version.client_state.state)
         more, more_fields = flatten("more", {"buffers": version.client_state.buffers, "u": version.u})
-        sums, sums_fields = flatten("sums", version.upload.sums)
+        # what is coded is kept as it was sent: coding the sums again could give another message
+        coded = version.upload.wire is not None
+        sums, sums_fields = flatten("sums", sent_vectors(version.upload))
         fields = {
             "version": version.id,
             "state": state_fields,
             "more": more_fields,
             "sums": sums_fields,
+            "coded": coded,
             "weight": version.upload.weight,
             "log": [asdict(stats) for stats in version.log],
         }
@@ -103,11 +107,12 @@ class Versions:
                 raise ValueError(f"it holds version {fields['version']}")
             more = restore("more", tensors, fields["more"])
             sums = cast(dict[str, Vec], restore("sums", tensors, fields["sums"]))
+            weight = float(fields["weight"])
             return Version(
                 version,
                 ClientState(State(**restore("state", tensors, fields["state"])), cast(Vec, more["buffers"])),
                 cast(Vec, more["u"]),
-                Upload(sums, float(fields["weight"])),
+                Upload({}, weight, wire=sums[WIRE]) if fields.get("coded") else Upload(sums, weight),
                 [SolveStats(**stats) for stats in fields["log"]],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -100,7 +100,7 @@ class FlowerEngine(Engine):
         self._server: State | None = None
         """The server's state, from which the next round starts."""
         self.experiment, self.settings = deployment.experiment, deployment.flower
-        self.algorithm: Algorithm = deployment.experiment.algorithm
+        self.algorithm: Algorithm = deployment.experiment.method
         self.contributions, self._requested, self._event = contributions, requested, event
         self._log = OnceLogger(logger)
         self._reported: set[tuple[int, str]] = set()
@@ -225,7 +225,7 @@ class FlowerEngine(Engine):
                 round=trains(client),
                 evaluated=announcement.evaluate,
                 closed=closing > 0,
-                weight=self.problem.alphas[client] if self.form.weighed else None,
+                weight=self.problem.alphas[client] if self.form.upload.weighed else None,
                 heaviest=max(len(self.ledger), self.ledger.data_summaries[self.ledger.ids[client]].train),
                 certain=certain,
             )

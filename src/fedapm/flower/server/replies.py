@@ -18,7 +18,7 @@ from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.flower.fields import LARGEST, flag, items, number, table, text, whole
-from fedapm.flower.problem import Template
+from fedapm.flower.problem import WIRE, Template, UploadForm
 from fedapm.flower.text import one_line, shown
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.version import VERSION
@@ -76,9 +76,7 @@ class ClientReply:
 class ReplyForm:
     """What all replies of a run have in common."""
 
-    template: Template
-    weighed: bool
-    """Whether the weight of an upload is the client's α_i, and not one that the method makes up."""
+    upload: UploadForm
     views: Sequence[str]
     metrics: Sequence[Metric]
     gaps: int
@@ -87,7 +85,7 @@ class ReplyForm:
     @property
     def limit(self) -> int:
         """The most bytes of tensors in a reply."""
-        forms = [form for parts in self.template.values() for form in parts.values()]
+        forms = [form for parts in self.upload.template.values() for form in parts.values()]
         numbers = sum(math.prod(shape) * torch.empty((), dtype=dtype).element_size() for shape, dtype in forms)
         return codec.block_limit(numbers, len(forms))
 
@@ -172,13 +170,18 @@ def _trained(value: Any, tensors: codec.Tensors, expected: Expected) -> TrainRep
     if not flag(fields["finite"], "its field 'finite'"):
         return None
     table(fields, "its result", fields, ("weight", "sums", "log"))
-    sums = _sums(fields["sums"], tensors, expected.form.template)
+    form = expected.form.upload
+    sent = _sums(fields["sums"], tensors, form.template)
     weight = number(fields["weight"], "its weight", 0.0, expected.heaviest)
     if not weight or (expected.weight is not None and weight != expected.weight):
         right = "a positive one" if expected.weight is None else f"{expected.weight:g}, by its registered samples"
         raise FedapmError(f"its weight is {weight:g}, not {right}.")
     log = [_solved(solved) for solved in items(fields["log"], "its log")]
-    upload = Upload(sums, weight)
+    wire = None if form.decode is None else sent[WIRE]
+    if wire is not None and not wire.is_finite():
+        return None
+    sums = sent if form.decode is None else form.decode(sent[WIRE])
+    upload = Upload(sums, weight, wire=wire)
     if not upload.is_finite():
         return None
     for name, numbers in expected.certain.items():

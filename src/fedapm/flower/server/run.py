@@ -11,7 +11,7 @@ from fedapm.core.network import Loss
 from fedapm.core.record import RoundRecord
 from fedapm.errors import FedapmError, in_words
 from fedapm.experiments import build
-from fedapm.flower.problem import DataSummary, server_problem, template
+from fedapm.flower.problem import DataSummary, server_problem, upload_form
 from fedapm.flower.server.checkpoint import SaveBeforeEvaluation, Saved, ServerCheckpoints
 from fedapm.flower.server.contributions import Contributions
 from fedapm.flower.server.engine import FlowerEngine
@@ -106,7 +106,7 @@ class Server:
             )
         engine = self._engine(problem, ledger, registry)
         schedule = build.schedule(self.experiment.engine)
-        spec = RunSpec(problem, self.experiment.algorithm, schedule, self.experiment.tables())
+        spec = RunSpec(problem, self.experiment.method, schedule, self.experiment.tables())
         writer = self._begin_folder(engine, spec)
         callbacks: list[Callback] = [
             SaveBeforeEvaluation(engine, self.out / CHECKPOINTS),
@@ -114,7 +114,7 @@ class Server:
             MessageLog(self.out, self.transport.traffic),
             RoundLog(schedule.rounds),
         ]
-        loop = Loop(problem, self.experiment.algorithm, schedule, engine, callbacks)
+        loop = Loop(problem, self.experiment.method, schedule, engine, callbacks)
         if saved is None:
             self._clear_lines()
         resumed = self._resume(loop) if saved is not None else None
@@ -149,10 +149,8 @@ class Server:
 
     def _engine(self, problem: Problem, ledger: Ledger, registry: NodeRegistry) -> FlowerEngine:
         classified = next(iter(ledger.data_summaries.values())).classified
-        uploads, weighed = template(problem, self.experiment)
         form = ReplyForm(
-            uploads,
-            weighed,
+            upload_form(problem, self.experiment),
             self.experiment.algorithm.views,
             [metric for metric in problem.metrics if metric.applies(classified)],
             len(problem.drift_names),

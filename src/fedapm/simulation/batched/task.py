@@ -82,6 +82,10 @@ class BatchedTask:
         """Not to be had for several clients."""
         raise NotBatchable("the method looks at a client's data itself")
 
+    def streams(self, purpose: str) -> list[torch.Generator]:
+        """A random stream of this round for each client."""
+        return [random.torch_generator(self.seed, purpose, k, self.round) for k in self.clients]
+
     def minimize(
         self,
         start: Vec,

@@ -101,7 +101,12 @@ class VectorizedEngine(SequentialEngine):
             update = self.algorithm.client_update(broadcast, self.store.gather(part), task)
             chunks.append(Chunk.of(part, update, task))
         if not self._checked:
-            self._check(ordered[-1], broadcast, round, chunks[-1])
+            plain = self.algorithm.plain
+            if plain is not self.algorithm:
+                # rounding takes a last digit for a whole step, so the method itself is compared
+                task = BatchedTask(self.problem, part, round, self._network)
+                update = plain.client_update(broadcast, self.store.gather(part), task)
+            self._check(ordered[-1], broadcast, round, Chunk.of(part, update, task))
         return BatchedResult(self.store, selected, chunks)
 
     def _personalize_batched(
@@ -159,7 +164,7 @@ class VectorizedEngine(SequentialEngine):
 
     def _check(self, client: int, broadcast: State, round: int, chunk: Chunk) -> None:
         """Compare one client with the same client by itself, once: a method may do what batches do not mean."""
-        alone = train_client(self.problem, self.algorithm, client, self.store.get(client), broadcast, round)
+        alone = train_client(self.problem, self.algorithm.plain, client, self.store.get(client), broadcast, round)
         k = chunk.clients.index(client)
         if alone.is_finite() != bool(chunk.finite[k]):
             raise NotBatchable("a client computed together with others came out differently from the same by itself")
@@ -204,6 +209,8 @@ class Chunk:
     finite: Tensor
     log: list[SolveStats]
     losses: Tensor | None
+    size: int
+    """The bytes that each of them sends."""
 
     @classmethod
     def of(cls, clients: list[int], update: ClientUpdate, task: BatchedTask) -> Chunk:
@@ -217,7 +224,9 @@ class Chunk:
         weights = (
             weight.values if isinstance(weight, PerClient) else torch.full((count,), float(weight), dtype=torch.float64)
         )
-        return cls(clients, sums, weights, state, u, finite, task.log, task.losses)
+        sent = sums.values() if update.upload.wire is None else [_wide(update.upload.wire, count)]
+        size = sum(v.nbytes // max(count, 1) for v in sent) + (8 if sums else 0)
+        return cls(clients, sums, weights, state, u, finite, task.log, task.losses, size)
 
 
 class BatchedResult:
@@ -232,8 +241,7 @@ class BatchedResult:
         sums = {n: total(_summed(c.sums[n], r) for c, r in zip(chunks, rows, strict=True)) for n in names}
         weight = math.fsum(float(w) for c in chunks for w in c.weights[c.finite].tolist())
         self.total = Aggregate(sums, weight, len(self.good))
-        sent = sum(v.nbytes // max(len(c.clients), 1) for c in chunks[:1] for v in c.sums.values())
-        self.bytes_up = (sent + 8 if names else 0) * len(clients)
+        self.bytes_up = chunks[0].size * len(clients)
         self.local = self._local()
 
     def _local(self) -> dict[str, float | int] | None:

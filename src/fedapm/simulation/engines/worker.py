@@ -61,7 +61,8 @@ class ClientWorker(WorkerProcess):
         groups = self.outbox.read(answer["update"])
         sums = cast(dict[str, Vec], groups["sums"])
         more = groups["more"]
-        update = ClientUpdate(Upload(sums, answer["weight"]), State(**groups["state"]), cast(Vec, more["u"]))
+        upload = Upload(sums, answer["weight"], wire=cast(Vec | None, more.get("wire")))
+        update = ClientUpdate(upload, State(**groups["state"]), cast(Vec, more["u"]))
         log = [SolveStats(**stats) for stats in answer["log"]]
         return ClientResult(answer["client"], update, cast(Vec, more["buffers"]), log)
 
@@ -131,13 +132,15 @@ def _answer(
         new = personalize_client(problem, algorithm, client, state, broadcast, asked["round"], asked["epochs"])
         return {"kept": outbox.write(_groups(new))}
     result = train_client(problem, algorithm, client, state, broadcast, asked["round"])
+    upload = result.update.upload
+    wire = {} if upload.wire is None else {"wire": upload.wire}
     groups: dict[str, Fields] = {
-        "sums": result.update.upload.sums,
+        "sums": upload.sums,
         "state": result.update.state,
-        "more": {"u": result.update.u, "buffers": result.buffers},
+        "more": {"u": result.update.u, "buffers": result.buffers, **wire},
     }
     return {
         "update": outbox.write(groups),
-        "weight": result.update.upload.weight,
+        "weight": upload.weight,
         "log": [asdict(stats) for stats in result.log],
     }

@@ -1,0 +1,10 @@
+"""What stands between a method and the wire: messages are bounded, compressed and rounded, and no method knows of it.
+
+A client keeps what the server was told, not what it wished to tell. What is withheld is sent in a later round.
+"""
+
+from fedapm.uploads.method import Transmitted, transmitted
+from fedapm.uploads.settings import UploadSettings
+from fedapm.uploads.transform import Transform
+
+__all__ = ["Transform", "Transmitted", "UploadSettings", "transmitted"]

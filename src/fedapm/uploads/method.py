@@ -1,0 +1,193 @@
+"""Transmitted: a method whose messages go through a transform.
+
+    m_i = C(z_i⁺ − z̃_i)        what is sent
+    z̃_i ← z̃_i + m_i            kept by the client: what the server was told
+
+A field of the client's state that the server holds the mean of (z_i, π_i, c_i) moves by what was sent. Where the server
+only averages a round's changes, what was withheld is kept and added to the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedapm.core.algorithm import (
+    NUMBERS,
+    Aggregate,
+    Algorithm,
+    ClientUpdate,
+    Lagrangian,
+    State,
+    Stationarity,
+    Upload,
+)
+from fedapm.core.batched import BatchedVec, NotBatchable
+from fedapm.core.split import Split
+from fedapm.core.task import Task
+from fedapm.core.vec import Vec
+from fedapm.errors import FedapmError
+from fedapm.uploads.settings import TABLE, UploadSettings
+from fedapm.uploads.transform import Transform
+
+UNSENT = "unsent_"
+"""What the fields begin with that hold what a client has not sent yet."""
+DECLARED = ("name", "label", "scope", "views", "preset", "cumulative", "personal_field", "takes_split")
+PURPOSE = "upload"
+"""What the random streams are for that rounding draws from."""
+PROBE = Vec({"u": torch.zeros(1)})
+"""A model of one number, to ask a method which vectors it sends."""
+
+
+@dataclass(frozen=True)
+class Transmitted(Algorithm):
+    """A method whose messages go through a transform; to engines it is one more method."""
+
+    method: Algorithm
+    transform: Transform
+
+    def __post_init__(self) -> None:
+        for name in DECLARED:
+            object.__setattr__(self, name, getattr(self.method, name))
+
+    @property
+    def plain(self) -> Algorithm:
+        """The method itself."""
+        return self.method
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """The method's own."""
+        return self.method.told
+
+    def averaged(self, u0: Vec) -> Mapping[str, Vec]:
+        """The method's own."""
+        return self.method.averaged(u0)
+
+    def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
+        """The method's own."""
+        return self.method.adapt(network, split)
+
+    def server_init(self, u0: Vec) -> State:
+        """The method's own."""
+        return self.method.server_init(u0)
+
+    def broadcast(self, server: State) -> State:
+        """The method's own."""
+        return self.method.broadcast(server)
+
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
+        """The method's own: the sums are what was sent, so what the server holds is the mean of what clients keep."""
+        return self.method.server_update(state, total, m)
+
+    def client_init(self, u0: Vec, v0: Vec) -> State:
+        """What the method keeps, and of averaged sums what is not sent yet: nothing."""
+        unsent = {UNSENT + name: zero for name, zero in self.method.averaged(u0).items()}
+        return self.method.client_init(u0, v0).replace(**unsent)
+
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
+        """The method's local work, and of its message what the transform lets through."""
+        update = self.method.client_update(broadcast, _own(state), task)
+        upload, streams = update.upload, task.streams(PURPOSE)
+        kept: dict[str, Any] = dict(update.state)
+        sums: dict[str, Vec] = {}
+        wire: dict[str, Any] = {}
+        for name, vector in upload.sums.items():
+            field = self.told.get(name)
+            if len(streams) > 1 and not isinstance(vector, BatchedVec):
+                raise NotBatchable("the method sends one message for several clients")
+            if name == NUMBERS:
+                sums[name], coded = vector, vector
+            elif field is not None:
+                sums[name], coded = self.transform.send(vector, upload.unit, streams)
+                kept[field] = state[field] + sums[name]  # type: ignore[operator]  # a vector, as the sum is
+            elif UNSENT + name in state:
+                wanted = vector + state[UNSENT + name]  # type: ignore[operator]
+                sums[name], coded = self.transform.send(wanted, upload.unit, streams)
+                kept[UNSENT + name] = wanted - sums[name]
+            else:
+                raise FedapmError(f"{self.label} does not say whether the server adds up or averages its {name!r}.")
+            wire |= {f"{name}/{part}": tensor for part, tensor in coded.items()}
+        kind = BatchedVec if any(isinstance(v, BatchedVec) for v in sums.values()) else Vec
+        sent = Upload(sums, upload.weight, upload.unit, kind(wire) if self.transform.codes else None)
+        return ClientUpdate(sent, State(**kept), update.u)
+
+    def decode(self, wire: Vec, like: Mapping[str, Vec]) -> dict[str, Vec]:
+        """The sums of an upload that came over the wire.
+
+        Args:
+            wire: What was sent.
+            like: Sums of the same names, shapes and types.
+
+        Raises:
+            FedapmError: If it stands for no sums.
+        """
+        sums = {}
+        for name, vector in like.items():
+            start = f"{name}/"
+            parts = {part.removeprefix(start): t for part, t in wire.items() if part.startswith(start)}
+            sums[name] = Vec(parts) if name == NUMBERS else self.transform.decode(parts, vector)
+        return sums
+
+    def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
+        """The method's own."""
+        return self.method.client_model(broadcast, _own(state), view)
+
+    def certain(self, broadcast: State, task: Task) -> Mapping[str, Mapping[str, float]]:
+        """The method's own."""
+        return self.method.certain(broadcast, task)
+
+    def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
+        """The method's own; nothing is sent."""
+        unsent = {name: value for name, value in state.items() if name.startswith(UNSENT)}
+        return self.method.personalize(broadcast, _own(state), task, epochs).replace(**unsent)
+
+    def alternatives(self) -> dict[str, Algorithm]:
+        """The method's own, with the same transform."""
+        return {name: Transmitted(other, self.transform) for name, other in self.method.alternatives().items()}
+
+    def stationarity(self, broadcast: State, state: State, task: Task) -> Stationarity | None:
+        """The method's own."""
+        return self.method.stationarity(broadcast, _own(state), task)
+
+    def lagrangian(self, broadcast: State, state: State, task: Task) -> Lagrangian | None:
+        """The method's own."""
+        return self.method.lagrangian(broadcast, _own(state), task)
+
+
+def transmitted(method: Algorithm, settings: UploadSettings) -> Algorithm:
+    """A method with what the settings do to its messages; the method itself where they do nothing.
+
+    Args:
+        method: Any method.
+        settings: The table [upload].
+
+    Raises:
+        FedapmError: If the method cannot carry it.
+    """
+    transform = settings.transform
+    if transform is None:
+        return method
+    if method.scope == "none":
+        raise FedapmError(f"{method.label} sends nothing, so there is nothing for [{TABLE}] to do; leave it out.")
+    vectors = {*method.told, *method.averaged(PROBE)}
+    if not vectors:
+        raise FedapmError(
+            f"{method.label} does not say what its messages are changes of (told, averaged), so [{TABLE}] cannot "
+            "withhold a part of them; leave it out."
+        )
+    if settings.clip is not None and len(vectors) > 1:
+        raise FedapmError(
+            f"{method.label} sends {len(vectors)} vectors of different units, so {TABLE}.clip does not say how long "
+            "they may be; leave it out."
+        )
+    return Transmitted(method, transform)
+
+
+def _own(state: State) -> State:
+    """What the method itself keeps."""
+    return State(**{name: value for name, value in state.items() if not name.startswith(UNSENT)})

@@ -1,0 +1,54 @@
+"""The table [upload] of an experiment file: what is done to a client's message before it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Le
+from pydantic import PositiveFloat, PositiveInt
+
+from fedapm.core.ranges import check_ranges
+from fedapm.uploads.compression import Compression, LowRank, TopK, Whole
+from fedapm.uploads.rounding import BFloat16, Exact, Int8, Rounding
+from fedapm.uploads.transform import Transform
+
+TABLE = "upload"
+KEEP, RANK = 0.1, 4
+ROUNDINGS: dict[str | None, Rounding] = {None: Exact(), "bf16": BFloat16(), "int8": Int8()}
+
+
+@dataclass(frozen=True)
+class UploadSettings:
+    """What is done to a message before it is sent, in this order: clipped, compressed, rounded."""
+
+    clip: PositiveFloat | None = None
+    """S: the norm that a client's change of the model has at most; a longer one is shortened. What is withheld here or
+    below is sent in a later round."""
+    compress: Literal["top-k", "low-rank"] | None = None
+    """`top-k`: only the numbers farthest from zero. `low-rank`: each matrix as the product of two thin ones."""
+    keep: Annotated[float, Gt(0), Le(1)] | None = None
+    """Top-k: the share of numbers that is sent; 0.1 if not given."""
+    rank: PositiveInt | None = None
+    """Low-rank: the rank of the products; 4 if not given."""
+    round_to: Literal["bf16", "int8"] | None = None
+    """How numbers are written: in two bytes, or in one and a scale for each tensor; up or down at random, so that the
+    mean over draws is the number itself."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, TABLE)
+        for name, needed in (("keep", "top-k"), ("rank", "low-rank")):
+            if getattr(self, name) is not None and self.compress != needed:
+                raise ValueError(f'{TABLE}.{name} is for {TABLE}.compress = "{needed}"; leave it out.')
+
+    @property
+    def transform(self) -> Transform | None:
+        """What is done; None where messages are sent as they are."""
+        if (self.clip, self.compress, self.round_to) == (None, None, None):
+            return None
+        compression: Compression = Whole()
+        if self.compress == "top-k":
+            compression = TopK(self.keep or KEEP)
+        elif self.compress == "low-rank":
+            compression = LowRank(self.rank or RANK)
+        return Transform(self.clip, compression, ROUNDINGS[self.round_to])
