@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedapm.flower.client.versions import Versions
+from fedapm.flower.transport import codec
 from fedapm.uploads.compression import MASK
 from tests.flower.cases import CLIENTS, Case, dropped
 from tests.flower.grid import Carried, lost
@@ -116,6 +117,68 @@ def test_a_lost_client_is_taken_back_with_what_was_really_counted(tmp_path, monk
         case.serve()
     assert seen == [*range(7)]
     assert any("begins anew" in what for _, client, what in case.events() if client == who)
+
+
+@pytest.mark.parametrize("name", ["fedapm", "fedapm-paper", "scaffold"])
+def test_a_broadcast_in_changes(tmp_path, monkeypatch, name):
+    more = {"algorithm": {"name": name, "max_epochs": 2}} if name == "fedapm-paper" else {}
+    flower, upload = {"timeout": 2.0, "retries": 0}, {"broadcast": "int8", "round_to": "bf16"}
+    case = Case.of(tmp_path, name, upload=upload, engine={"rounds": ROUNDS}, flower=flower, **more)
+    case.grid.fate, missed = failing(case)
+    with checked(case, monkeypatch) as seen:
+        records = case.serve()
+    assert seen == [*range(ROUNDS + 1)]
+    assert dropped(records) == missed
+    assert_as_in_one_process(case, records)
+    asked = [c for c in case.grid.carried if "down" in c.asked]
+    sizes = {c.asked.get("base") is None: codec.size(c.message.content) for c in asked}
+    assert sizes[False] < sizes[True] - 0.8 * case.saved().state.server.u.nbytes
+    # whole are the first, and those after an answer that did not come
+    whole = [(c.asked["round"], c.client) for c in asked if c.asked.get("base") is None]
+    lost_in = {(round, CLIENTS[k]) for round, clients in missed.items() for k in clients}
+    assert set(whole) == {(0, client) for client in CLIENTS} | lost_in
+
+
+def test_a_node_that_lost_the_broadcast_before_gets_the_next_one_whole(tmp_path):
+    case = Case.of(tmp_path, upload={"broadcast": "bf16"}, engine={"rounds": 5})
+    who = selected(case, 3)[0]
+    folder = case.grid.state / str(100 + CLIENTS.index(who))
+
+    def fate(carried: Carried):
+        if carried.client == who and carried.asked.get("round") == 1:
+            for path in folder.rglob("broadcast.safetensors"):
+                path.unlink()
+        return
+
+    case.grid.fate = fate
+    records = case.serve()
+    assert dropped(records) == {3: [CLIENTS.index(who)]}
+    assert any("broadcast.safetensors is missing" in what for _, client, what in case.events() if client == who)
+    assert_as_in_one_process(case, records)
+
+
+@pytest.mark.parametrize(
+    ("forged", "said"),
+    [
+        (lambda n, t: t.to(torch.float32), "as"),
+        (lambda n, t: t * math.nan if t.is_floating_point() else t, "which is none"),
+    ],
+)
+def test_a_forged_change_is_refused_by_the_node(tmp_path, forged, said):
+    case = Case.of(tmp_path, upload={"broadcast": "int8"}, engine={"rounds": 3})
+    who = selected(case, 3)[0]
+    original = case.grid._run
+
+    def run(message):
+        asked, tensors = codec.decode(message.content)
+        if asked.get("client") == who and asked.get("round") == 2:
+            message.content = codec.records(asked, codec.block({n: forged(n, t) for n, t in tensors.items()}))
+        original(message)
+
+    case.grid._run = run
+    records = case.serve()
+    assert CLIENTS.index(who) in dropped(records)[3]
+    assert any(said in what for round, client, what in case.events() if (round, client) == (3, who))
 
 
 def test_a_method_without_messages_is_refused_before_anybody_is_called(tmp_path):

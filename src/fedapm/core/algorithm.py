@@ -257,6 +257,14 @@ class Algorithm(ABC):
         """What every selected client receives; the server's whole state unless a method says otherwise."""
         return server
 
+    def change_nbytes(self, broadcast: State) -> int:
+        """What it costs to send a broadcast to a client that has the one before, in bytes.
+
+        Args:
+            broadcast: What is sent, whole.
+        """
+        return broadcast.nbytes
+
     @abstractmethod
     def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """A selected client's local work.

@@ -24,7 +24,7 @@ from fedapm.flower.text import shown
 from fedapm.simulation.engines.base import client_init
 from fedapm.simulation.engines.sequential import train_client
 from fedapm.simulation.problem import Model, Problem, Weighting
-from fedapm.uploads import Transmitted
+from fedapm.uploads import Transmitted, layer_of
 
 Columns = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and type of each tensor of one sample."""
@@ -221,8 +221,8 @@ def upload_form(problem: Problem, experiment: Experiment) -> UploadForm:
         n: {part: (tuple(t.shape), t.dtype) for part, t in vector.items()} for n, vector in sent_vectors(upload).items()
     }
     decode = None
-    if upload.wire is not None and isinstance(algorithm, Transmitted):
-        decode = partial(algorithm.decode, like={n: vector.zeros() for n, vector in upload.sums.items()})
+    if upload.wire is not None and (layer := layer_of(algorithm, Transmitted)) is not None:
+        decode = partial(layer.decode, like={n: vector.zeros() for n, vector in upload.sums.items()})
     return UploadForm(forms, upload.weight == ODD, decode)
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from fedapm.core.algorithm import Algorithm
+from fedapm.core.algorithm import Algorithm, State
 from fedapm.core.metrics import summarize
 from fedapm.core.record import Closing, Evaluation, RoundRecord
 from fedapm.errors import Diverged, Interrupted, StopRun
@@ -145,7 +145,7 @@ class Loop:
             round,
             self.algorithm.server_update(before.server, result.total, len(self.problem)),
             before.bytes_up + result.bytes_up,
-            before.bytes_down + broadcast.nbytes * len(selected),
+            before.bytes_down + self._bytes_down(round, selected, broadcast),
         )
         undo: Undo | None = None
         try:
@@ -158,6 +158,14 @@ class Loop:
                 with uninterrupted():
                     undo()
             raise
+
+    def _bytes_down(self, round: int, selected: Sequence[int], broadcast: State) -> int:
+        """What the clients of a round receive."""
+        change = self.algorithm.change_nbytes(broadcast)
+        if change == broadcast.nbytes:
+            return change * len(selected)
+        heard = {*self.engine.heard(round, self.select(round - 1) if round > 1 else [])}
+        return sum(change if k in heard else broadcast.nbytes for k in selected)
 
     def select(self, round: int) -> list[int]:
         """The clients of a round."""

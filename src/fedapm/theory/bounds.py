@@ -49,6 +49,7 @@ def penalties(algorithm: Algorithm, broadcast: State, task: Task) -> Penalties |
         broadcast: What the server would send now.
         task: A client's task.
     """
-    if not isinstance(algorithm, FedAPM):
+    method = algorithm.plain
+    if not isinstance(method, FedAPM):
         return None
-    return Penalties(algorithm.penalty(broadcast, task), algorithm.proximity(task))
+    return Penalties(method.penalty(broadcast, task), method.proximity(task))

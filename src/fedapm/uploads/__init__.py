@@ -3,8 +3,10 @@
 A client keeps what the server was told, not what it wished to tell. What is withheld is sent in a later round.
 """
 
+from fedapm.uploads.broadcast import Announced
+from fedapm.uploads.layer import layer_of
 from fedapm.uploads.method import Transmitted, transmitted
 from fedapm.uploads.settings import UploadSettings
 from fedapm.uploads.transform import Transform
 
-__all__ = ["Transform", "Transmitted", "UploadSettings", "transmitted"]
+__all__ = ["Announced", "Transform", "Transmitted", "UploadSettings", "layer_of", "transmitted"]

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from fedapm.core.algorithm import (
     NUMBERS,
-    Aggregate,
     Algorithm,
     ClientUpdate,
     Lagrangian,
@@ -27,16 +25,16 @@ from fedapm.core.algorithm import (
     Upload,
 )
 from fedapm.core.batched import BatchedVec, NotBatchable
-from fedapm.core.split import Split
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
-from fedapm.uploads.settings import TABLE, UploadSettings
+from fedapm.uploads.broadcast import Announced
+from fedapm.uploads.layer import Layer
+from fedapm.uploads.settings import ROUNDINGS, TABLE, UploadSettings
 from fedapm.uploads.transform import Transform
 
 UNSENT = "unsent_"
 """What the fields begin with that hold what a client has not sent yet."""
-DECLARED = ("name", "label", "scope", "views", "preset", "cumulative", "personal_field", "takes_split")
 PURPOSE = "upload"
 """What the random streams are for that rounding draws from."""
 PROBE = Vec({"u": torch.zeros(1)})
@@ -44,45 +42,10 @@ PROBE = Vec({"u": torch.zeros(1)})
 
 
 @dataclass(frozen=True)
-class Transmitted(Algorithm):
-    """A method whose messages go through a transform; to engines it is one more method."""
+class Transmitted(Layer):
+    """A method whose messages go through a transform."""
 
-    method: Algorithm
     transform: Transform
-
-    def __post_init__(self) -> None:
-        for name in DECLARED:
-            object.__setattr__(self, name, getattr(self.method, name))
-
-    @property
-    def plain(self) -> Algorithm:
-        """The method itself."""
-        return self.method
-
-    @property
-    def told(self) -> Mapping[str, str]:
-        """The method's own."""
-        return self.method.told
-
-    def averaged(self, u0: Vec) -> Mapping[str, Vec]:
-        """The method's own."""
-        return self.method.averaged(u0)
-
-    def adapt(self, network: nn.Module, split: Split) -> tuple[nn.Module, Split]:
-        """The method's own."""
-        return self.method.adapt(network, split)
-
-    def server_init(self, u0: Vec) -> State:
-        """The method's own."""
-        return self.method.server_init(u0)
-
-    def broadcast(self, server: State) -> State:
-        """The method's own."""
-        return self.method.broadcast(server)
-
-    def server_update(self, state: State, total: Aggregate, m: int) -> State:
-        """The method's own: the sums are what was sent, so what the server holds is the mean of what clients keep."""
-        return self.method.server_update(state, total, m)
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """What the method keeps, and of averaged sums what is not sent yet: nothing."""
@@ -137,18 +100,10 @@ class Transmitted(Algorithm):
         """The method's own."""
         return self.method.client_model(broadcast, _own(state), view)
 
-    def certain(self, broadcast: State, task: Task) -> Mapping[str, Mapping[str, float]]:
-        """The method's own."""
-        return self.method.certain(broadcast, task)
-
     def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
         """The method's own; nothing is sent."""
         unsent = {name: value for name, value in state.items() if name.startswith(UNSENT)}
         return self.method.personalize(broadcast, _own(state), task, epochs).replace(**unsent)
-
-    def alternatives(self) -> dict[str, Algorithm]:
-        """The method's own, with the same transform."""
-        return {name: Transmitted(other, self.transform) for name, other in self.method.alternatives().items()}
 
     def stationarity(self, broadcast: State, state: State, task: Task) -> Stationarity | None:
         """The method's own."""
@@ -169,11 +124,14 @@ def transmitted(method: Algorithm, settings: UploadSettings) -> Algorithm:
     Raises:
         FedapmError: If the method cannot carry it.
     """
-    transform = settings.transform
-    if transform is None:
+    if settings == UploadSettings():
         return method
     if method.scope == "none":
         raise FedapmError(f"{method.label} sends nothing, so there is nothing for [{TABLE}] to do; leave it out.")
+    if settings.broadcast is not None:
+        method = Announced(method, ROUNDINGS[settings.broadcast])
+    if (transform := settings.transform) is None:
+        return method
     vectors = {*method.told, *method.averaged(PROBE)}
     if not vectors:
         raise FedapmError(

@@ -1,7 +1,8 @@
-"""Rounding: numbers in fewer bits, up or down at random so that the mean over draws is the number itself."""
+"""Rounding: numbers in fewer bits, to the nearest, or up or down at random so that the mean over draws is right."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -22,13 +23,13 @@ LOW_BITS = 1 << 16
 class Rounding(Protocol):
     """A way to write the numbers of a tensor."""
 
-    def encode(self, name: str, tensor: Tensor, stream: torch.Generator) -> dict[str, Tensor]:
+    def encode(self, name: str, tensor: Tensor, stream: torch.Generator | None) -> dict[str, Tensor]:
         """What is sent for a tensor of finite floats, by name.
 
         Args:
             name: The tensor's name.
             tensor: Its numbers.
-            stream: Where random numbers are drawn from.
+            stream: Where random numbers are drawn from; without it each number becomes the nearest there is.
         """
 
     def decode(self, coded: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
@@ -43,7 +44,7 @@ class Rounding(Protocol):
 class Exact:
     """Numbers as they are."""
 
-    def encode(self, name: str, tensor: Tensor, stream: torch.Generator) -> dict[str, Tensor]:
+    def encode(self, name: str, tensor: Tensor, stream: torch.Generator | None) -> dict[str, Tensor]:
         """The tensor itself."""
         del stream
         return {name: tensor}
@@ -58,9 +59,11 @@ class BFloat16:
     largest there is.
     """
 
-    def encode(self, name: str, tensor: Tensor, stream: torch.Generator) -> dict[str, Tensor]:
+    def encode(self, name: str, tensor: Tensor, stream: torch.Generator | None) -> dict[str, Tensor]:
         """Random bits are added to those that are left off, so that the carry is as likely as it should be."""
         whole = tensor.clamp(-LARGEST, LARGEST).to(torch.float32).clamp(-LARGEST, LARGEST).contiguous()
+        if stream is None:
+            return {name: whole.to(torch.bfloat16)}
         added = torch.randint(0, LOW_BITS, tensor.shape, generator=stream, dtype=torch.int32).to(tensor.device)
         bits = (whole.view(torch.int32) + added) & -LOW_BITS
         return {name: bits.view(torch.float32).to(torch.bfloat16)}
@@ -73,14 +76,16 @@ class BFloat16:
 class Int8:
     """One byte a number: whole multiples of a scale, the tensor's largest number divided by 127."""
 
-    def encode(self, name: str, tensor: Tensor, stream: torch.Generator) -> dict[str, Tensor]:
+    def encode(self, name: str, tensor: Tensor, stream: torch.Generator | None) -> dict[str, Tensor]:
         """Down or up to a whole multiple, each as likely as the other is near."""
         largest = tensor.abs().max().double() if tensor.numel() else torch.zeros((), dtype=torch.float64)
         # in single precision, as it is sent; what a number beyond that has more is withheld
         scale = (largest / LEVELS).clamp(max=torch.finfo(torch.float32).max).to(torch.float32).reshape(1)
-        draws = torch.rand(tensor.shape, generator=stream, dtype=torch.float64).to(tensor.device)
-        step = scale.item()
-        whole = (tensor.double() / step + draws).floor().clamp(-LEVELS, LEVELS) if step else torch.zeros_like(draws)
+        draws = torch.full(tensor.shape, 0.5, dtype=torch.float64)
+        if stream is not None:
+            draws = torch.rand(tensor.shape, generator=stream, dtype=torch.float64)
+        step = scale.item() or math.inf
+        whole = (tensor.double() / step + draws.to(tensor.device)).floor().clamp(-LEVELS, LEVELS)
         return {name: whole.to(torch.int8), name + SCALE: scale}
 
     def decode(self, coded: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

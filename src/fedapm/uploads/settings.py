@@ -35,6 +35,10 @@ class UploadSettings:
     """How numbers are written: in two bytes, or in one and a scale for each tensor; up or down at random, so that the
     mean over draws is the number itself."""
 
+    broadcast: Literal["bf16", "int8"] | None = None
+    """How the server's model is sent to clients: as the rounded change of what they were shown before, where they have
+    that, and else whole. What rounding withholds is sent in a later round."""
+
     def __post_init__(self) -> None:
         check_ranges(self, TABLE)
         for name, needed in (("keep", "top-k"), ("rank", "low-rank")):

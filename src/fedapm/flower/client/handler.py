@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fedapm.core.algorithm import State
+from fedapm.core.algorithm import Algorithm, State
 from fedapm.core.messages import collect_messages
 from fedapm.core.metrics import Score
 from fedapm.core.network import Loss
@@ -26,6 +26,7 @@ from fedapm.flower.client.request import (
     HelloRequest,
     RoundRequest,
     read_broadcast,
+    read_change,
     read_hello,
     read_round,
     time_limit,
@@ -41,6 +42,7 @@ from fedapm.simulation.engines.base import client_init
 from fedapm.simulation.engines.sequential import evaluate_client, load_model, personalize_client, train_client
 from fedapm.simulation.problem import Model
 from fedapm.simulation.stores.base import ClientState, flatten
+from fedapm.uploads import Announced, layer_of
 
 logger = logging.getLogger(__name__)
 CLIENT = 0
@@ -122,9 +124,9 @@ class MessageHandler:
         problem = NodeProblem(experiment, data, membership, self.model, self.loss, self.node.device)
         _check_start(problem, request)
         algorithm = experiment.method
-        like = algorithm.broadcast(algorithm.server_init(problem.u0))
-        broadcast = read_broadcast(request.down, {n: t.to(problem.device) for n, t in tensors.items()}, like)
+        received = {n: t.to(problem.device) for n, t in tensors.items()}
         with versions.locked():
+            broadcast = _broadcast(request, received, problem, algorithm, versions)
             with collect_messages() as messages:
                 reply, upload = _RoundHandler(experiment, problem, versions, client, broadcast).answer(request)
             return reply | {"remarks": messages}, upload
@@ -206,6 +208,27 @@ class _RoundHandler:
             metadata = {"client": self.client, "method": self.algorithm.name, "round": round}
             path = self.versions.folder / f"{MODEL}{suffix}.safetensors"
             write_tensors(path, {n: t.detach() for n, t in module.state_dict().items()}, metadata)
+
+
+def _broadcast(
+    request: RoundRequest, tensors: Tensors, problem: NodeProblem, algorithm: Algorithm, versions: Versions
+) -> State:
+    """What the server sent: whole, or from what it sent before; kept where the next may be a change of it."""
+    like = algorithm.broadcast(algorithm.server_init(problem.u0))
+    layer = layer_of(algorithm, Announced)
+    if layer is None:
+        return read_broadcast(request.down, tensors, like)
+    if request.base is None:
+        broadcast = read_broadcast(request.down, tensors, like)
+    else:
+        token, before = versions.load_broadcast(problem.device)
+        if token == request.token:  # an announcement that arrives twice
+            return before
+        if token != request.base:
+            raise FedapmError("it does not have the broadcast that the server's is a change of.")
+        broadcast = read_change(request.down, tensors, like, before, layer)
+    versions.save_broadcast(request.token, broadcast)
+    return broadcast
 
 
 def _training_reply(round: int, version: Version) -> tuple[Fields, Tensors]:

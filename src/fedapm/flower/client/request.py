@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from fedapm.core.algorithm import State
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
@@ -16,6 +18,7 @@ from fedapm.flower.text import one_line, shown
 from fedapm.flower.transport.codec import Fields, Tensors
 from fedapm.flower.transport.version import round_of
 from fedapm.simulation.stores.base import restore
+from fedapm.uploads import Announced
 
 RUN, TOKEN, DIGEST = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{64}")
 CLIENTS, SAMPLES, CLASSES, ROUNDS = 10**6, 10**12, 10**6, 10**9
@@ -27,6 +30,7 @@ ROUND = (
     *HEADER, "settings", "client", "position", "m", "samples", "batches", "classes", "u0", "down", "round", "evaluate",
     "closing", "finish", "accepted", "keep", "train", "limit",
 )  # fmt: skip
+BASE = "base"
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class RoundRequest:
     keep: str
     train: int | None
     """The round to train in."""
+    base: str | None = None
+    """The token of the announcement whose broadcast this one is a change of; None where it is whole."""
 
 
 def read_hello(fields: Fields) -> HelloRequest:
@@ -79,7 +85,7 @@ def read_hello(fields: Fields) -> HelloRequest:
 
 def read_round(fields: Fields) -> RoundRequest:
     """The work of one round, or an error that says what is wrong with the message."""
-    table(fields, "the server's message", ROUND, ROUND)
+    table(fields, "the server's message", (*ROUND, BASE), ROUND)
     m = whole(fields["m"], "the number of clients", 1, CLIENTS)
     round = whole(fields["round"], "the round", 0, ROUNDS)
     train, accepted, keep = fields["train"], fields["accepted"], fields["keep"]
@@ -108,6 +114,7 @@ def read_round(fields: Fields) -> RoundRequest:
         accepted,
         keep,
         train,
+        _matched(fields[BASE], "the token of the broadcast before", TOKEN) if fields.get(BASE) is not None else None,
     )
 
 
@@ -124,23 +131,51 @@ def read_broadcast(note: Mapping[str, Any], tensors: Tensors, like: State) -> St
         tensors: The tensors.
         like: What the method broadcasts at the start.
     """
+    _check_note(note, like)
+    _check_tensors(tensors, {f"down/{f}/{name}": t for f, value in like.vectors.items() for name, t in value.items()})
+    return _finite(State(**restore("down", tensors, note)))
+
+
+def read_change(note: Mapping[str, Any], tensors: Tensors, like: State, before: State, layer: Announced) -> State:
+    """The server's broadcast, from the one before and its change.
+
+    Args:
+        note: What describes the broadcast.
+        tensors: The change, as it was sent.
+        like: What the method broadcasts at the start.
+        before: The broadcast before.
+        layer: What knows how changes are sent.
+    """
+    _check_note(note, like)
+    start = "change/step/"
+    _check_tensors(tensors, {start + name: t for name, t in layer.still(like).items()})
+    change = Vec({label.removeprefix(start): tensor for label, tensor in tensors.items()})
+    vectors = layer.added(before.vectors, change)
+    return _finite(State(**{f: vectors[f] if isinstance(v, Vec) else float(note[f]) for f, v in like.items()}))
+
+
+def _check_note(note: Mapping[str, Any], like: State) -> None:
     if set(note) != set(like):
         raise FedapmError(f"the broadcast holds {_listed(note)}, not {_listed(like)}.")
-    labels = {f"down/{field}/{name}" for field, value in like.vectors.items() for name in value}
-    for odd in sorted(set(tensors) ^ labels):
-        raise FedapmError(f"the broadcast {'lacks' if odd in labels else 'also holds'} {shown(odd)}.")
     for field, value in like.items():
         if not isinstance(value, Vec):
             number(note[field], f"the broadcast's {field}")
-            continue
-        if note[field] != list(value.names):
+        elif note[field] != list(value.names):
             raise FedapmError(f"the broadcast's {field} has other parameters than the network.")
-        for name, right in value.items():
-            tensor = tensors[f"down/{field}/{name}"]
-            if tensor.shape != right.shape or tensor.dtype != right.dtype:
-                there, here = f"{list(tensor.shape)} {tensor.dtype}", f"{list(right.shape)} {right.dtype}"
-                raise FedapmError(f"the broadcast's {field} has {name!r} as {one_line(there, 80)}, not {here}.")
-    broadcast = State(**restore("down", tensors, note))
+
+
+def _check_tensors(tensors: Tensors, expected: Mapping[str, Tensor]) -> None:
+    for odd in sorted(set(tensors) ^ set(expected)):
+        raise FedapmError(f"the broadcast {'lacks' if odd in expected else 'also holds'} {shown(odd)}.")
+    for label, right in expected.items():
+        tensor = tensors[label]
+        if tensor.shape != right.shape or tensor.dtype != right.dtype:
+            there, here = f"{list(tensor.shape)} {tensor.dtype}", f"{list(right.shape)} {right.dtype}"
+            _, field, name = label.split("/", 2)
+            raise FedapmError(f"the broadcast's {field} has {name!r} as {one_line(there, 80)}, not {here}.")
+
+
+def _finite(broadcast: State) -> State:
     if not broadcast.is_finite():
         raise FedapmError("the broadcast is not finite.")
     return broadcast

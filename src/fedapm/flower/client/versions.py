@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import quote
 
+import torch
 from filelock import FileLock, Timeout
 
 from fedapm.core.algorithm import State, Upload
@@ -27,6 +28,7 @@ from fedapm.simulation.stores.base import ClientState, flatten, restore
 from fedapm.simulation.stores.rows import sync_folder
 
 RUN = re.compile(r"[0-9a-f]{32}")
+BROADCAST = "broadcast.safetensors"
 PATIENCE = 60.0
 """Seconds to wait for another process that uses the same client's files."""
 
@@ -117,6 +119,29 @@ class Versions:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FedapmError(f"{path} is not a version of a client's state ({error}).") from None
+
+    def save_broadcast(self, token: str, broadcast: State) -> None:
+        """Store the server's last broadcast, with the token of its announcement."""
+        tensors, fields = flatten("down", broadcast)
+        write_tensors(self.folder / BROADCAST, tensors, {"token": token, "down": fields})
+        sync_folder(self.folder)
+
+    def load_broadcast(self, device: torch.device) -> tuple[str, State]:
+        """The server's last broadcast, and the token of its announcement.
+
+        Args:
+            device: Where its vectors are put.
+
+        Raises:
+            FedapmError: If its file is missing or damaged.
+        """
+        path = self.folder / BROADCAST
+        stored, fields = read_tensors(path)
+        tensors = {name: tensor.clone().to(device) for name, tensor in stored.items()}
+        try:
+            return str(fields["token"]), State(**restore("down", tensors, fields["down"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FedapmError(f"{path} is not a broadcast ({error}).") from None
 
     def prune(self, keep: str, accepted: str) -> None:
         """Delete old versions.

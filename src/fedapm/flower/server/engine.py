@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import ArrayRecord, RecordDict
 
 from fedapm.core.algorithm import Aggregate, Algorithm, State, Upload
 from fedapm.core.messages import OnceLogger
@@ -32,10 +33,20 @@ from fedapm.simulation.engines.base import Engine, Resumed, local_work
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.state import RunState
 from fedapm.simulation.stores.base import Undo, flatten
+from fedapm.uploads import Announced, layer_of
 
 logger = logging.getLogger(__name__)
 REMARKS = 50
 """How many different remarks of a client are passed on."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Who has which broadcast, as far as this process knows."""
+
+    round: int = -1
+    token: str = ""
+    clients: frozenset[int] = frozenset()
 
 
 class FlowerRoundResult:
@@ -109,6 +120,9 @@ class FlowerEngine(Engine):
         self._ahead: RoundReplies | None = None
         self._evaluated: RoundReplies | None = None
         self._closed = False
+        self._shown = Shown()
+        self._had: dict[int, frozenset[int]] = {}
+        """For the rounds that were last announced: who had the broadcast before."""
         summaries = list(ledger.data_summaries.values())
         self._common: dict[str, Any] = {
             "protocol": codec.PROTOCOL,
@@ -130,6 +144,11 @@ class FlowerEngine(Engine):
         kept = self.contributions if self.algorithm.cumulative else None
         gone = self._begin_anew(replies, round)
         return FlowerRoundResult(round, replies.announcement.token, trained, gone, self.ledger, kept)
+
+    def heard(self, round: int, before: Sequence[int]) -> Collection[int]:
+        """The clients that were sent a change alone."""
+        del before
+        return self._had.get(round, frozenset())
 
     def prefetch(self, round: int, selected: Sequence[int]) -> None:
         """Hear who trains next: the message that asks for an evaluation asks these to train as well."""
@@ -187,6 +206,7 @@ class FlowerEngine(Engine):
     def _announce(self, announcement: Announcement, broadcast: State) -> RoundReplies:
         tensors, note = flatten("down", broadcast)
         vectors = codec.block(tensors)
+        change, base = self._change(announcement.round)
         engine, personal = self.experiment.engine, self.algorithm.personal_field is not None
         last = announcement.round >= engine.rounds
         closing = engine.final_personal_epochs if last and personal else 0
@@ -213,6 +233,8 @@ class FlowerEngine(Engine):
                 "keep": self.checkpoints.oldest_version(client),
                 "train": trains(client),
             }
+            if client in base.clients:
+                return codec.records(common | own | {"base": base.token}, change)
             return codec.records(common | own, vectors)
 
         def expected_of(client: int) -> Expected:
@@ -231,12 +253,23 @@ class FlowerEngine(Engine):
             )
 
         replies = self.exchange.gather(announcement, message_for, expected_of, self._vet)
+        self._had = {announcement.about: base.clients}
+        # who has answered has stored the broadcast before
+        answered = frozenset(k for k, answer in replies.answers.items() if answer.bad is None)
+        self._shown = Shown(announcement.round, announcement.token, answered)
         for client in sorted(replies.answers):
             answer = replies.answers[client]
             self._remark(client, answer.remarks)
             if answer.lost is not None:
                 self._once(announcement.about, client, f"its state is lost: {answer.lost}")
         return replies
+
+    def _change(self, round: int) -> tuple[ArrayRecord | None, Shown]:
+        """The broadcast after a round as the change of the one before, and who has that."""
+        layer = layer_of(self.algorithm, Announced)
+        if layer is None or self._server is None or self._shown.round != round - 1:
+            return None, Shown()
+        return codec.block(flatten("change", {"step": layer.step(self._server)})[0]), self._shown
 
     def _vet(self, updates: Mapping[int, Upload]) -> dict[int, ClientReply]:
         """The updates that must not be used: far too long ones, and those with which the state would be infinite."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -103,6 +103,16 @@ class Engine(ABC):
 
     def prefetch(self, round: int, selected: Sequence[int]) -> None:  # noqa: B027 - most engines have nothing to do
         """Hear who takes part in the next round, so that work can begin early; nobody after the last round."""
+
+    def heard(self, round: int, before: Sequence[int]) -> Collection[int]:
+        """The clients that had the last broadcast when a round began, so that they need only its change.
+
+        Args:
+            round: The round that is under way.
+            before: The clients of the round before it.
+        """
+        del round
+        return before
 
     def stationarity(self, round: int, broadcast: State) -> dict[str, float] | None:
         """How far all clients together are from the method's stationary point, where that can be known."""
