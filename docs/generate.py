@@ -33,6 +33,7 @@ from fedapm.data import DATA_SETS, Federation
 from fedapm.experiments.settings import DataSettings, EngineSettings, ModelSettings
 from fedapm.flower.settings import FlowerSettings
 from fedapm.models import CNN, MODELS
+from fedapm.privacy import PrivacySettings
 from fedapm.simulation.problem import Problem
 from fedapm.uploads import UploadSettings
 
@@ -44,9 +45,9 @@ INTRODUCTION = """\
 
 <!-- Written by docs/generate.py from the code. Change the docstrings there, not this page. -->
 
-An experiment is one TOML file of six tables: `[data]`, `[model]`, `[algorithm]`, `[solver]`, `[engine]` and
-`[upload]`. Every table and every key may be left out. Unknown tables and keys are errors that name the nearest known
-one.
+An experiment is one TOML file of seven tables: `[data]`, `[model]`, `[algorithm]`, `[solver]`, `[engine]`, `[upload]`
+and `[privacy]`. Every table and every key may be left out. Unknown tables and keys are errors that name the nearest
+known one.
 
 Where a setting is given more than once, the later of these wins:
 
@@ -62,14 +63,15 @@ everything is shared. A preset, patterns and `split` in different layers do not 
 
 `fedapm compare` also reads one table for each method, such as `[fedapm]` or `[fedprox]`, with hyperparameters of that
 method alone. Keys in `[algorithm]` go to every compared method that has them. `mu`, `lam` and `eta` mean different
-things in different methods, so put them in the method's own table. `fedapm run` knows only the six tables.
+things in different methods, so put them in the method's own table. `fedapm run` knows only the seven tables.
 
-A seventh, [`[flower]`](#flower), says how rounds are run over a network. `fedapm flower run` reads it; every other
+One more, [`[flower]`](#flower), says how rounds are run over a network. `fedapm flower run` reads it; every other
 command ignores it, so one file serves for a simulation and for a deployment.
 
 In Python the keys of `[solver]` and `[engine]` are keyword arguments of `fedapm.train`, the keys `personal`, `shared`,
 `frozen` and `preset` of `[model]` are too, and so are hyperparameters: `train("digits", rho=0.1)`, or
-`algorithm=FedAPM(rho=0.1)`. `[upload]` is one argument: `train("digits", upload={"round_to": "int8"})`.
+`algorithm=FedAPM(rho=0.1)`. `[upload]` and `[privacy]` are one argument each:
+`train("digits", upload={"round_to": "int8"})`.
 """
 
 
@@ -99,6 +101,7 @@ def configuration() -> str:
     parts += section("[solver]", SGDConfig)
     parts += section("[engine]", EngineSettings)
     parts += section("[upload]", UploadSettings)
+    parts += section("[privacy]", PrivacySettings)
     parts += section("[flower]", FlowerSettings)
     parts += data_sets()
     return joined(parts)

@@ -24,6 +24,8 @@ T = TypeVar("T")
 SIX = ("fedapm", "fedalt", "fedsim", "fedavg", "fedprox", "local")
 """The methods that are compared where none are named."""
 SOLVER = tuple(field.name for field in fields(SGDConfig))
+TABLES = {"upload": "{'round_to': 'int8'}", "privacy": "{'epsilon': 8.0}"}
+"""Keywords that are whole tables of settings, with an example of each."""
 ENGINE = tuple(field.name for field in fields(EngineSettings))
 
 
@@ -80,7 +82,7 @@ def set_up(
         model: The network; None for a named data set's own.
         methods: The methods' names.
         split: What is said of the split; it is searched where nothing is said and the data is the user's own.
-        settings: Settings of the solver and the engine, hyperparameters of the methods, the table upload, and tables of
+        settings: Settings of the solver and the engine, hyperparameters of the methods, whole tables, and tables of
             single methods.
         loss: The loss, if not the usual one.
         validation: The share of training data to judge by.
@@ -91,16 +93,17 @@ def set_up(
     for name in methods:
         method(name)
     tables: dict[str, Any] = {"model": {k: v for k, v in split.items() if v is not None}}
-    known = {*SOLVER, *ENGINE, "upload", *(key for name in methods for key in hyperparameters(method(name)))}
+    known = {*SOLVER, *ENGINE, *TABLES, *(key for name in methods for key in hyperparameters(method(name)))}
     for key, value in settings.items():
         table = "solver" if key in SOLVER else "engine" if key in ENGINE else "algorithm"
-        if (key == "upload" or key in METHODS | PRESETS) and isinstance(value, Mapping):
+        if (key in TABLES or key in METHODS | PRESETS) and isinstance(value, Mapping):
             tables[key] = dict(value)
-        elif key in known and key != "upload":
+        elif key in known and key not in TABLES:
             tables.setdefault(table, {})[key] = value
         else:
-            hint = "it takes a table, as in {'round_to': 'int8'}." if key == "upload" else did_you_mean(key, known)
-            raise FedapmError(f"{caller}() has no keyword {key!r}; {hint}")
+            if key in TABLES:
+                raise FedapmError(f"{caller}() takes a table for {key!r}, such as {TABLES[key]}, not {value!r}.")
+            raise FedapmError(f"{caller}() has no keyword {key!r}; {did_you_mean(key, known)}")
     if isinstance(data, str):
         tables["data"] = {"name": data} | ({"validation": validation} if validation else {})
         tables["data"] |= {"unseen": unseen if isinstance(unseen, float) else list(unseen)} if unseen else {}

@@ -20,6 +20,7 @@ from fedapm.experiments import build
 from fedapm.experiments.result import Result
 from fedapm.experiments.run import execute
 from fedapm.experiments.settings import DataSettings, EngineSettings, Experiment, ModelSettings, validated
+from fedapm.privacy import PrivacySettings
 from fedapm.simulation.engines.auto import EngineName
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.problem import Model
@@ -47,6 +48,7 @@ def train(
     features: str | None = None,
     unseen: float | Sequence[int | str] | None = None,
     upload: Mapping[str, Any] | None = None,
+    privacy: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -108,6 +110,7 @@ def train(
             part of its own, and `Result.unseen` has its scores before and after.
         upload: What is done to a client's message before it is sent: the keys of ``[upload]``, as in ``{"compress":
             "top-k", "round_to": "int8"}``.
+        privacy: Client-level differential privacy: the keys of ``[privacy]``, as in ``{"epsilon": 8.0, "clip": 0.5}``.
         out: A folder to write the run to as it goes.
         resume: Whether to continue the run in ``out``, if there is one.
         progress: Whether to show a progress bar.
@@ -158,6 +161,7 @@ def train(
     engine_table = {name: given[name] for name in ENGINE_KEYS if name in given}
     split = _split(personal, shared, frozen, preset, own=not isinstance(data, str) and instance.takes_split())
     sent = validated(UploadSettings, "upload", upload or {})
+    bounded = validated(PrivacySettings, "privacy", privacy or {})
     clients = None if isinstance(data, str) else data
     if isinstance(data, str):
         source: dict[str, Any] = {"name": data}
@@ -165,7 +169,7 @@ def train(
         source |= {"unseen": unseen if isinstance(unseen, float) else list(unseen)} if unseen else {}
         network = split if model is None else {"name": "own"} | split
         tables = {"data": source, "model": network, "solver": solver_table, "engine": engine_table}
-        experiment = replace(build.resolve(tables), algorithm=instance, upload=sent)
+        experiment = replace(build.resolve(tables), algorithm=instance, upload=sent, privacy=bounded)
     elif model is None:
         raise TypeError("train() needs a model for a federation of your own data.")
     elif features is not None:
@@ -177,6 +181,7 @@ def train(
             solver=validated(SGDConfig, "solver", solver_table),
             engine=validated(EngineSettings, "engine", engine_table),
             upload=sent,
+            privacy=bounded,
         )
         if validation:
             clients = data.for_validation(validation, DataSettings.seed)

@@ -115,6 +115,8 @@ class Aggregate:
     """How many uploads there are."""
     withdrawn: Mapping[str, Vec] = field(default_factory=dict)
     """The part of the sums that takes back what clients that begin anew had added in earlier rounds."""
+    unit: float = 1.0
+    """The largest unit of the uploads; see :class:`Upload`."""
 
     def __getitem__(self, name: str) -> Vec:
         return self.sums[name]
@@ -130,7 +132,8 @@ class Aggregate:
         items = list(uploads)
         names = items[0].sums if items else ()
         sums = {n: total(item.sums[n] for item in items) for n in names}
-        return cls(sums, sum(item.weight for item in items), len(items))
+        unit = max((abs(item.unit) for item in items), default=1.0)
+        return cls(sums, sum(item.weight for item in items), len(items), unit=unit)
 
 
 @dataclass(frozen=True)
@@ -287,6 +290,16 @@ class Algorithm(ABC):
             total: The uploads of the round, added up.
             m: The number of clients, selected or not.
         """
+
+    def stop_before(self, round: int, m: int) -> str | None:
+        """Why a round must not begin, in words; None where it may.
+
+        Args:
+            round: The round, counted from 1.
+            m: The number of clients.
+        """
+        del round, m
+        return None
 
     @abstractmethod
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:

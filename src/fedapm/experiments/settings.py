@@ -1,4 +1,4 @@
-"""An experiment in one TOML file: six tables, every key checked, unknown ones refused by name.
+"""An experiment in one TOML file: seven tables, every key checked, unknown ones refused by name.
 
 docs/reference/configuration.md lists all of them.
 """
@@ -22,13 +22,15 @@ from fedapm.core.ranges import check_ranges
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset, SplitRule
 from fedapm.errors import FedapmError, closest, did_you_mean
+from fedapm.privacy import PrivacySettings, private
 from fedapm.runs import files
 from fedapm.runs.config import present_value
 from fedapm.runs.files import first_line
 from fedapm.simulation.engines.auto import EngineName
+from fedapm.simulation.sampling import Sampling
 from fedapm.simulation.stores import StoreKind
 from fedapm.simulation.workers import PATIENCE
-from fedapm.uploads import UploadSettings, transmitted
+from fedapm.uploads import UploadSettings
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -227,7 +229,7 @@ class EngineSettings:
         check_ranges(self, "engine")
 
 
-OPTIONAL = ("upload",)
+OPTIONAL = ("upload", "privacy")
 """Tables that are left out where nothing in them is set."""
 
 
@@ -241,15 +243,21 @@ class Experiment:
     solver: SGDConfig = field(default_factory=SGDConfig)
     engine: EngineSettings = field(default_factory=EngineSettings)
     upload: UploadSettings = field(default_factory=UploadSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
 
     def __post_init__(self) -> None:
-        # refuses what the method cannot carry
-        transmitted(self.algorithm, self.upload)
+        _ = self.method  # refuses what the method cannot carry
 
     @property
     def method(self) -> Algorithm:
         """The method as it is run: with what is done to its messages."""
-        return transmitted(self.algorithm, self.upload)
+        sampling, seed = Sampling(self.engine.fraction, self.engine.count), self.engine.seed
+
+        def draw(m: int, round: int) -> list[int]:
+            return sampling.draw(m, seed, round)
+
+        uniform = self.engine.weights == "uniform"
+        return private(self.algorithm, self.privacy, self.upload, draw, seed, uniform=uniform)
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any]) -> Experiment:
@@ -269,6 +277,7 @@ class Experiment:
             validated(SGDConfig, "solver", tables.get("solver", {})),
             validated(EngineSettings, "engine", renamed_values("engine", tables.get("engine", {}))),
             validated(UploadSettings, "upload", tables.get("upload", {})),
+            validated(PrivacySettings, "privacy", tables.get("privacy", {})),
         )
 
     def tables(self) -> Tables:
@@ -422,6 +431,7 @@ def _table_of(key: str, table: str) -> str | None:
         "solver": SGDConfig,
         "engine": EngineSettings,
         "upload": UploadSettings,
+        "privacy": PrivacySettings,
     }
     if table not in ("algorithm", *kinds):
         return None

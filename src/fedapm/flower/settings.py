@@ -112,6 +112,11 @@ def deployment(*layers: Mapping[str, Any]) -> Deployment:
         raise FedapmError("data.unseen is for simulations; on Flower leave clients out of flower.clients instead.")
     if experiment.data.transform is not None:
         raise FedapmError("data.transform is for simulations; on Flower transform inputs where a node reads them.")
+    if experiment.privacy.active:
+        raise FedapmError(
+            "on Flower clients also send scores, losses and sample counts, which [privacy] does not account for; leave "
+            "it out."
+        )
     for name in ("stationarity", "theory"):
         if getattr(experiment.engine, name):
             raise FedapmError(f"engine.{name} needs every client's state on the server; leave it out on Flower.")

@@ -39,7 +39,8 @@ class RoundProgress(Callback):
 
     def show(self, record: Mapping[str, Any]) -> None:
         """Show where the run stands after a round."""
-        done, score = int(record["round"]), score_text(record)
+        done, spent = int(record["round"]), (record.get("server") or {}).get("epsilon")
+        score = "  ".join(part for part in (score_text(record), f"ε {spent:.2f}" if spent is not None else "") if part)
         due = done % max(1, self._rounds // LINES) == 0 or done == self._rounds
         line = f"{self._label}: round {done}/{self._rounds}{score and '  ' + score}"
         if self._turn is not None:

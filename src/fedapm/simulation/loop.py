@@ -107,6 +107,9 @@ class Loop:
             else:
                 self._resume(resumed, records)
             while self.state.round < self.schedule.rounds and self.state.stopped is None:
+                if (stop := self._stop(self.state.round)) is not None:
+                    self.state = replace(self.state, stopped=stop)
+                    break
                 self._round(self.state)
             if self.schedule.closing_epochs and self.algorithm.personal_field is not None:
                 self._close(self.state)
@@ -167,6 +170,10 @@ class Loop:
         heard = {*self.engine.heard(round, self.select(round - 1) if round > 1 else [])}
         return sum(change if k in heard else broadcast.nbytes for k in selected)
 
+    def _stop(self, round: int) -> str | None:
+        """Why the method ends the run after a round."""
+        return self.algorithm.stop_before(round + 1, len(self.problem))
+
     def select(self, round: int) -> list[int]:
         """The clients of a round."""
         return self.schedule.sampling.draw(len(self.problem), self.problem.seed, round)
@@ -203,9 +210,9 @@ class Loop:
 
     def _complete(self, after: RunState, record: RoundRecord, began: float) -> None:
         """Evaluate a round whose results are in place, and hand its record to the callbacks."""
-        last = after.round >= self.schedule.rounds
+        last = after.round >= self.schedule.rounds or self._stop(after.round) is not None
         self.engine.prefetch(after.round + 1, [] if last else self.select(after.round + 1))
-        record["evaluations"] = self._evaluate(after) if self.schedule.evaluates(after.round) else None
+        record["evaluations"] = self._evaluate(after) if last or self.schedule.evaluates(after.round) else None
         record["drift"] = self.engine.drift(after.server) if after.round else None
         with uninterrupted():
             self._notify(after, lambda callback: callback.on_round_end(after, record, time.perf_counter() - began))

@@ -70,6 +70,10 @@ class Layer(Algorithm):
         """The method's own."""
         return self.method.server_update(state, total, m)
 
+    def stop_before(self, round: int, m: int) -> str | None:
+        """The method's own."""
+        return self.method.stop_before(round, m)
+
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The method's own."""
         return self.method.client_model(broadcast, state, view)

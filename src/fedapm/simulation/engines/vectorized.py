@@ -211,6 +211,8 @@ class Chunk:
     losses: Tensor | None
     size: int
     """The bytes that each of them sends."""
+    unit: float
+    """The largest unit of what they send."""
 
     @classmethod
     def of(cls, clients: list[int], update: ClientUpdate, task: BatchedTask) -> Chunk:
@@ -226,7 +228,9 @@ class Chunk:
         )
         sent = sums.values() if update.upload.wire is None else [_wide(update.upload.wire, count)]
         size = sum(v.nbytes // max(count, 1) for v in sent) + (8 if sums else 0)
-        return cls(clients, sums, weights, state, u, finite, task.log, task.losses, size)
+        unit: Any = update.upload.unit
+        unit = float(unit.values.abs().max()) if isinstance(unit, PerClient) else abs(float(unit))
+        return cls(clients, sums, weights, state, u, finite, task.log, task.losses, size, unit)
 
 
 class BatchedResult:
@@ -240,7 +244,7 @@ class BatchedResult:
         rows = [None if bool(c.finite.all()) else c.finite for c in chunks]
         sums = {n: total(_summed(c.sums[n], r) for c, r in zip(chunks, rows, strict=True)) for n in names}
         weight = math.fsum(float(w) for c in chunks for w in c.weights[c.finite].tolist())
-        self.total = Aggregate(sums, weight, len(self.good))
+        self.total = Aggregate(sums, weight, len(self.good), unit=max(chunk.unit for chunk in chunks))
         self.bytes_up = chunks[0].size * len(clients)
         self.local = self._local()
 

@@ -61,7 +61,7 @@ class ClientWorker(WorkerProcess):
         groups = self.outbox.read(answer["update"])
         sums = cast(dict[str, Vec], groups["sums"])
         more = groups["more"]
-        upload = Upload(sums, answer["weight"], wire=cast(Vec | None, more.get("wire")))
+        upload = Upload(sums, answer["weight"], answer["unit"], cast(Vec | None, more.get("wire")))
         update = ClientUpdate(upload, State(**groups["state"]), cast(Vec, more["u"]))
         log = [SolveStats(**stats) for stats in answer["log"]]
         return ClientResult(answer["client"], update, cast(Vec, more["buffers"]), log)
@@ -142,5 +142,6 @@ def _answer(
     return {
         "update": outbox.write(groups),
         "weight": upload.weight,
+        "unit": upload.unit,
         "log": [asdict(stats) for stats in result.log],
     }

@@ -1,0 +1,77 @@
+"""How much privacy is spent: exact for the Gaussian mechanism, composed over rounds.
+
+A client that took part in n rounds, with a message of norm S at most in each and noise of standard deviation σ·S on
+every sum, is as hard to tell from a client that sent zeros as N(0, 1) is from N(μ, 1), with μ = √n/σ. This holds
+whoever else takes part, and however later rounds depend on what was released before. Nothing is claimed for the
+selection of clients, which is not secret: a client counts with the rounds that it was selected for.
+
+Dong, Roth, Su: Gaussian Differential Privacy. Journal of the Royal Statistical Society B, 2022.
+Balle, Wang: Improving the Gaussian Mechanism for Differential Privacy. ICML 2018.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+LARGEST = 1e6
+"""The largest ε that is told from an infinite one."""
+Draw = Callable[[int, int], Sequence[int]]
+"""The clients that are selected, given their number and the round."""
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """δ at which N(0, 1) and N(μ, 1) are (ε, δ)-indistinguishable.
+
+    Args:
+        epsilon: ε.
+        mu: μ, zero or more.
+    """
+    if mu == 0:
+        return 0.0
+    first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    return max(math.exp(first) - math.exp(min(second, first)), 0.0)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest ε for a δ; infinite where it is beyond a million.
+
+    Args:
+        mu: μ, zero or more.
+        delta: δ, between 0 and 1.
+    """
+    if gaussian_delta(0.0, mu) <= delta:
+        return 0.0
+    if gaussian_delta(LARGEST, mu) > delta:
+        return math.inf
+    return float(brentq(lambda epsilon: gaussian_delta(epsilon, mu) - delta, 0.0, LARGEST, xtol=1e-12))
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """ε after each round of a run."""
+
+    noise_multiplier: float
+    delta: float
+    draw: Draw
+    _counts: dict[int, list[int]] = field(default_factory=dict, compare=False, repr=False)
+
+    def participations(self, m: int, rounds: int) -> int:
+        """In how many of the first rounds the client that was selected most often took part."""
+        most = self._counts.setdefault(m, [0])
+        if len(most) <= rounds:
+            seen: Counter[int] = Counter()
+            most[1:] = []
+            for round in range(1, 2 * rounds + 1):
+                seen.update(self.draw(m, round))
+                most.append(max(most[-1], *(seen.values() or [0])))
+        return most[rounds]
+
+    def epsilon(self, m: int, rounds: int) -> float:
+        """ε of that client after so many rounds, of m clients."""
+        return gaussian_epsilon(math.sqrt(self.participations(m, rounds)) / self.noise_multiplier, self.delta)

@@ -1,0 +1,116 @@
+"""Private: a method whose messages are bounded and whose sums are noised before the server uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fedapm.core.algorithm import NUMBERS, Aggregate, Algorithm, ClientUpdate, State, Upload
+from fedapm.core.batched import BatchedVec, NotBatchable
+from fedapm.core.task import Task
+from fedapm.core.vec import Vec
+from fedapm.errors import FedapmError
+from fedapm.privacy.accountant import Accountant, Draw
+from fedapm.privacy.noise import keyed_noise, system_noise
+from fedapm.privacy.settings import TABLE, PrivacySettings
+from fedapm.uploads import UploadSettings, transmitted
+from fedapm.uploads.layer import Layer
+
+RELEASES, EPSILON = "releases", "epsilon"
+"""The numbers in the server's state: how many noised sums it has used, and ε after them."""
+
+
+@dataclass(frozen=True)
+class Private(Layer):
+    """A method whose messages are bounded and whose sums are noised before the server uses them."""
+
+    settings: PrivacySettings
+    accountant: Accountant
+    seed: int = 0
+
+    def server_init(self, u0: Vec) -> State:
+        """Nothing is released yet."""
+        return self.method.server_init(u0).replace(**{RELEASES: 0.0, EPSILON: 0.0})
+
+    def broadcast(self, server: State) -> State:
+        """The method's own."""
+        return self.method.broadcast(_own(server))
+
+    def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
+        """The method's own. Who has no finite result sends zeros: that it has none would say something of its data."""
+        update = self.method.client_update(broadcast, state, task)
+        sums = update.upload.sums
+        if any(isinstance(vector, BatchedVec) for vector in sums.values()):
+            if not update.is_finite():
+                raise NotBatchable("a client's result is not finite")
+            return update
+        if update.is_finite():
+            return update
+        zeros = {name: vector if name == NUMBERS else vector.zeros() for name, vector in sums.items()}
+        u = broadcast.vectors.get("u", update.u.zeros())
+        return ClientUpdate(Upload(zeros, update.upload.weight, update.upload.unit, update.upload.wire), state, u)
+
+    def server_update(self, state: State, total: Aggregate, m: int) -> State:
+        """Noise on the sum, and then the method's own."""
+        releases = int(state[RELEASES]) + 1  # type: ignore[arg-type]  # a number
+        deviation = self.settings.sigma * self.settings.bound * abs(total.unit)
+        sums = {
+            name: vector if name == NUMBERS else vector + self._noise(vector, deviation, releases)
+            for name, vector in total.sums.items()
+        }
+        new = self.method.server_update(_own(state), replace(total, sums=sums), m)
+        return new.replace(**{RELEASES: float(releases), EPSILON: self.accountant.epsilon(m, releases)})
+
+    def stop_before(self, round: int, m: int) -> str | None:
+        """The budget is spent where one more round would exceed it."""
+        budget = self.settings.epsilon
+        if budget is None or self.accountant.epsilon(m, round) <= budget:
+            return self.method.stop_before(round, m)
+        return (
+            f"the privacy budget is spent: round {round} would exceed ε = {budget:g} at δ = {self.settings.failure:g}"
+        )
+
+    def _noise(self, like: Vec, deviation: float, round: int) -> Vec:
+        if self.settings.noise == "keyed":
+            return keyed_noise(like, deviation, self.seed, round)
+        return system_noise(like, deviation)
+
+
+def private(
+    method: Algorithm, settings: PrivacySettings, upload: UploadSettings, draw: Draw, seed: int, *, uniform: bool
+) -> Algorithm:
+    """A method with what the tables [upload] and [privacy] do to its messages; itself where they do nothing.
+
+    Args:
+        method: Any method.
+        settings: The table [privacy].
+        upload: The table [upload].
+        draw: Who is selected in a round.
+        seed: The run's seed, for noise that is repeated.
+        uniform: Whether all clients weigh the same.
+
+    Raises:
+        FedapmError: If the method cannot carry it, or two settings contradict each other.
+    """
+    if not settings.active:
+        return transmitted(method, upload)
+    if not uniform:
+        raise FedapmError(
+            f"[{TABLE}] bounds what each client adds, so all must weigh the same; leave engine.weights out."
+        )
+    if upload.clip is not None:
+        raise FedapmError(f"upload.clip and {TABLE}.clip both bound a message; leave upload.clip out.")
+    if upload.round_to is not None:
+        raise FedapmError(
+            f"rounding (upload.round_to) may make a message longer than {TABLE}.clip allows; leave one of them out."
+        )
+    if getattr(method, "rho", None) == "balanced":
+        raise FedapmError(
+            f'algorithm.rho = "balanced" sends numbers that [{TABLE}] does not account for; take "auto" or a number.'
+        )
+    bounded = transmitted(method, replace(upload, clip=settings.bound))
+    return Private(bounded, settings, Accountant(settings.sigma, settings.failure, draw), seed)
+
+
+def _own(server: State) -> State:
+    """What the method itself keeps."""
+    return State(**{name: value for name, value in server.items() if name not in (RELEASES, EPSILON)})

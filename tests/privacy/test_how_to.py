@@ -1,0 +1,21 @@
+"""The commands of the page work, in small."""
+
+import json
+
+import pytest
+
+from tests.helpers.cli import fedapm
+from tests.test_docs import ROOT, commands
+
+PAGE = ROOT / "docs" / "how-to" / "privacy.md"
+SMALL = ["--set", "data.clients=5", "--set", "engine.rounds=3", "--set", "engine.evaluate_every=3"]
+
+
+@pytest.mark.parametrize("number", range(len(commands(PAGE))))
+def test_a_command_of_the_page_runs(number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = commands(PAGE)[number]
+    done = fedapm(*command, *SMALL, *(["--seeds", "0"] if command[0] == "compare" else []))
+    assert done.code == 0, done.err
+    ends = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("run.json")]
+    assert {end["status"] for end in ends} == {"complete"}
