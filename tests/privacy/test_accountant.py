@@ -40,13 +40,24 @@ def test_rounds_count_for_those_who_took_part():
     # clients 0 and 1 take turns, client 2 takes part every third round
     accountant = Accountant(2.0, 1e-5, lambda m, round: [round % 2] + [2] * (round % 3 == 0))
     for rounds, most in ((0, 0), (1, 1), (2, 1), (3, 2), (10, 5), (7, 4)):
-        assert accountant.participations(3, rounds) == most
+        assert accountant.sensitivity(3, rounds) == math.sqrt(most)
         assert accountant.epsilon(3, rounds) == gaussian_epsilon(math.sqrt(most) / 2.0, 1e-5)
 
 
 def test_everybody_in_every_round_is_plain_composition():
     accountant = Accountant(4.0, 1e-6, lambda m, round: Sampling(1.0).draw(m, 0, round))
     assert accountant.epsilon(5, 16) == gaussian_epsilon(1.0, 1e-6)
+
+
+def test_a_tree_counts_every_sum_that_a_client_is_in():
+    # rounds 1 to 8 end the sums over 1, 2, 1, 4, 1, 2, 1 and 8 rounds
+    spans = [1, 2, 1, 4, 1, 2, 1, 8]
+    for taken in ([1], [3], [1, 2], [2, 5, 8], range(1, 9)):
+        accountant = Accountant(1.0, 1e-5, lambda m, round, taken=taken: [0] if round in taken else [1], tree=True)
+        mine = [sum(end - length < r <= end for r in taken) for end, length in enumerate(spans, start=1)]
+        others = [length - own for length, own in zip(spans, mine, strict=True)]
+        largest = max(sum(c * c for c in mine), sum(c * c for c in others))
+        assert accountant.sensitivity(2, 8) == pytest.approx(math.sqrt(largest))
 
 
 @pytest.mark.parametrize("kind", ["rdp", "prv"])

@@ -12,6 +12,7 @@ from fedapm.core.vec import Vec, mean
 from fedapm.experiments.settings import Experiment
 from fedapm.flower.settings import deployment
 from fedapm.privacy import PrivacySettings, Private, gaussian_epsilon, private
+from fedapm.privacy.accountant import Accountant
 from fedapm.privacy.noise import system_noise
 from fedapm.simulation import checkpoint
 from fedapm.simulation.engines.processes import ProcessEngine
@@ -112,6 +113,50 @@ def test_noise_adds_up_in_the_mean_of_all_and_no_client_corrects_it():
         server = method.server_update(server, Aggregate({"change": u0}, 3.0, 3), 10)
         expected = round * (2.0 * 0.5 / 10) ** 2
         assert server.u["w"].var().item() == pytest.approx(expected, rel=6 * math.sqrt(2 / 4000))
+
+
+def test_a_tree_takes_most_of_the_noise_back():
+    """The same walk with a tree: the variance is (σS/m)² times the number of ones in T, in the units of the model."""
+    options = {"server": "all", "rho": 1.0}
+    method = protecting("fedapm", options=options, noise_multiplier=2.0, clip=0.5, correlation="tree")
+    u0 = Vec({"w": torch.zeros(4000, dtype=torch.float64)})
+    server = method.server_init(u0)
+    for round in range(1, 26):
+        server = method.server_update(server, Aggregate({"change": u0}, 3.0, 3), 10)
+        expected = round.bit_count() * (2.0 * 0.5 / 10) ** 2
+        assert server.u["w"].var().item() == pytest.approx(expected, rel=6 * math.sqrt(2 / 4000))
+        assert len([name for name in server if name.startswith("noise_of_")]) == round.bit_count()
+    assert not any(name.startswith("noise_of_") for name in method.broadcast(server))
+
+
+def test_a_tree_pays_where_clients_take_part_seldom():
+    """What is left of noise after 1000 rounds at the same ε: clients take part once each, or one of them always."""
+
+    def left(draw, tree: bool) -> float:
+        accountant = Accountant(1.0, 1e-5, draw, tree)
+        most = max(round.bit_count() for round in range(1, 1001)) if tree else 1000
+        return accountant.sensitivity(1000, 1000) * math.sqrt(most)
+
+    once, always = (lambda m, round: [(round - 1) % m]), (lambda m, round: [7])
+    assert left(once, tree=True) < left(once, tree=False) / 3
+    assert left(always, tree=True) > left(always, tree=False)
+
+
+def test_a_tree_goes_on_to_the_bit(tmp_path):
+    method = protecting("fedavg", correlation="tree")
+    whole, _ = run(method, 6)
+    problem = problem_of(method, 6)
+    first, later = SequentialEngine(problem, method), SequentialEngine(problem, method)
+    half, _ = play(problem, method, Schedule(3, Sampling(0.5), 10**9), engine=first)
+    path = checkpoint.save(tmp_path, half.state, first.store)
+    resumed, _ = play(
+        problem,
+        method,
+        Schedule(6, Sampling(0.5), 10**9),
+        engine=later,
+        resume=lambda loop, engine: checkpoint.load(path, loop.state, engine.store),
+    )
+    assert same(whole.server, resumed.server)
 
 
 def test_epsilon_is_recorded_and_grows_with_the_rounds_of_one_client():

@@ -12,12 +12,14 @@ Balle, Wang: Improving the Gaussian Mechanism for Differential Privacy. ICML 201
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
+
+from fedapm.privacy.noise import span
 
 LARGEST = 1e6
 """The largest ε that is told from an infinite one."""
@@ -59,19 +61,33 @@ class Accountant:
     noise_multiplier: float
     delta: float
     draw: Draw
-    _counts: dict[int, list[int]] = field(default_factory=dict, compare=False, repr=False)
+    tree: bool = False
+    """Whether noise is on sums over several rounds; see :mod:`fedapm.privacy.noise`."""
+    _squares: dict[int, list[int]] = field(default_factory=dict, compare=False, repr=False)
 
-    def participations(self, m: int, rounds: int) -> int:
-        """In how many of the first rounds the client that was selected most often took part."""
-        most = self._counts.setdefault(m, [0])
-        if len(most) <= rounds:
-            seen: Counter[int] = Counter()
-            most[1:] = []
-            for round in range(1, 2 * rounds + 1):
-                seen.update(self.draw(m, round))
-                most.append(max(most[-1], *(seen.values() or [0])))
-        return most[rounds]
+    def sensitivity(self, m: int, rounds: int) -> float:
+        """How far one client can move everything that noise was added to in the first rounds, in multiples of S.
+
+        Without a tree it is √n for the client that took part most often, in n rounds.
+
+        Args:
+            m: The number of clients.
+            rounds: The number of rounds.
+        """
+        if len(self._squares.get(m, ())) <= rounds:
+            self._squares[m] = self._largest_squares(m, 2 * rounds)
+        return math.sqrt(self._squares[m][rounds])
 
     def epsilon(self, m: int, rounds: int) -> float:
-        """ε of that client after so many rounds, of m clients."""
-        return gaussian_epsilon(math.sqrt(self.participations(m, rounds)) / self.noise_multiplier, self.delta)
+        """ε after so many rounds, of the client among m that spent most."""
+        return gaussian_epsilon(self.sensitivity(m, rounds) / self.noise_multiplier, self.delta)
+
+    def _largest_squares(self, m: int, rounds: int) -> list[int]:
+        taken, squares, most = np.zeros((rounds + 1, m), np.int64), np.zeros(m, np.int64), [0]
+        for round in range(1, rounds + 1):
+            taken[round] = taken[round - 1]
+            taken[round, list(self.draw(m, round))] += 1
+            # a client moves the sum over the rounds of a node by S for each in which it took part
+            squares += (taken[round] - taken[round - span(round, self.tree)]) ** 2
+            most.append(int(squares.max()))
+        return most

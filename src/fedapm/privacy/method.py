@@ -8,15 +8,18 @@ from fedapm.core.algorithm import NUMBERS, Aggregate, Algorithm, ClientUpdate, S
 from fedapm.core.batched import BatchedVec, NotBatchable
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
+from fedapm.core.vec import total as total_of
 from fedapm.errors import FedapmError
 from fedapm.privacy.accountant import Accountant, Draw
-from fedapm.privacy.noise import keyed_noise, system_noise
+from fedapm.privacy.noise import keyed_noise, span, system_noise
 from fedapm.privacy.settings import TABLE, PrivacySettings
 from fedapm.uploads import UploadSettings, transmitted
 from fedapm.uploads.layer import Layer
 
 RELEASES, EPSILON = "releases", "epsilon"
 """The numbers in the server's state: how many noised sums it has used, and ε after them."""
+TREE = "noise_of_"
+"""What the fields begin with that hold the draws of a tree; their names end with the rounds that each covers."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,13 @@ class Private(Layer):
 
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """Noise on the sum, and then the method's own."""
-        releases = int(state[RELEASES]) + 1  # type: ignore[arg-type]  # a number
-        deviation = self.settings.sigma * self.settings.bound * abs(total.unit)
-        sums = {
-            name: vector if name == NUMBERS else vector + self._noise(vector, deviation, releases)
-            for name, vector in total.sums.items()
-        }
+        round = int(state[RELEASES]) + 1  # type: ignore[arg-type]  # a number
+        sums, tree = dict(total.sums), dict[str, Vec]()
+        for name in sums.keys() - {NUMBERS}:
+            noise, tree = self._noise(state, sums[name], round)
+            sums[name] = sums[name] + abs(total.unit) * noise
         new = self.method.server_update(_own(state), replace(total, sums=sums), m)
-        return new.replace(**{RELEASES: float(releases), EPSILON: self.accountant.epsilon(m, releases)})
+        return new.replace(**tree, **{RELEASES: float(round), EPSILON: self.accountant.epsilon(m, round)})
 
     def stop_before(self, round: int, m: int) -> str | None:
         """The budget is spent where one more round would exceed it."""
@@ -69,10 +71,20 @@ class Private(Layer):
             f"the privacy budget is spent: round {round} would exceed ε = {budget:g} at δ = {self.settings.failure:g}"
         )
 
-    def _noise(self, like: Vec, deviation: float, round: int) -> Vec:
+    def _noise(self, state: State, like: Vec, round: int) -> tuple[Vec, dict[str, Vec]]:
+        """A round's noise, in the units of the model, and the draws that are to be taken back later."""
+        deviation = self.settings.sigma * self.settings.bound
         if self.settings.noise == "keyed":
-            return keyed_noise(like, deviation, self.seed, round)
-        return system_noise(like, deviation)
+            new = keyed_noise(like, deviation, self.seed, round)
+        else:
+            new = system_noise(like, deviation)
+        if self.settings.correlation is None:
+            return new, {}
+        covered = span(round, tree=True)
+        left = {name: old for name, old in state.vectors.items() if name.startswith(TREE)}
+        done = [name for name in left if int(name.removeprefix(TREE)) < covered]
+        noise = new - total_of(left.pop(name) for name in done) if done else new
+        return noise, left | {f"{TREE}{covered}": new}
 
 
 def private(
@@ -108,9 +120,11 @@ def private(
             f'algorithm.rho = "balanced" sends numbers that [{TABLE}] does not account for; take "auto" or a number.'
         )
     bounded = transmitted(method, replace(upload, clip=settings.bound))
-    return Private(bounded, settings, Accountant(settings.sigma, settings.failure, draw), seed)
+    tree = settings.correlation == "tree"
+    return Private(bounded, settings, Accountant(settings.sigma, settings.failure, draw, tree), seed)
 
 
 def _own(server: State) -> State:
     """What the method itself keeps."""
-    return State(**{name: value for name, value in server.items() if name not in (RELEASES, EPSILON)})
+    added = (RELEASES, EPSILON)
+    return State(**{n: v for n, v in server.items() if n not in added and not n.startswith(TREE)})

@@ -1,4 +1,14 @@
-"""Gaussian noise: from the operating system where it is to protect somebody, from a key where a test repeats it."""
+"""Gaussian noise: from the operating system where it is to protect somebody, from a key where a test repeats it.
+
+Noise that is drawn anew in each round adds up in the server's model: after T rounds its variance is T times that of
+one. With a tree each draw belongs to the sum over a span of rounds, and what was added for shorter spans is taken back
+when a longer one covers them. After T rounds only as many draws are left as T has ones in binary. A client moves longer
+sums farther, which the accountant knows: a tree pays where clients take part seldom.
+
+Dwork, Naor, Pitassi, Rothblum: Differential Privacy under Continual Observation. STOC 2010.
+Kairouz, McMahan, Song, Thakkar, Thakurta, Xu: Practical and Private (Deep) Learning without Sampling or Shuffling.
+ICML 2021.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +23,11 @@ from fedapm.core.vec import Vec
 
 BITS = 53
 """What a float64 holds of a number between 0 and 1."""
+
+
+def span(round: int, tree: bool) -> int:
+    """Over how many rounds up to this one the sum is that its draw of noise belongs to."""
+    return round & -round if tree else 1
 
 
 def system_noise(like: Vec, deviation: float) -> Vec:

@@ -32,6 +32,10 @@ class PrivacySettings:
     """Where noise comes from: the operating system, if not given. `keyed` repeats it with the run's seed, which
     protects nobody and is for tests."""
 
+    correlation: Literal["tree"] | None = None
+    """How noise of different rounds belongs together: not at all, if not given, so that it adds up in the model; or as
+    a `tree`, which takes most of it back and costs more where a client takes part in many rounds."""
+
     def __post_init__(self) -> None:
         check_ranges(self, TABLE)
         once = gaussian_epsilon(1 / self.sigma, self.failure)
