@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
 from fedapm.privacy.noise import span
 
@@ -34,6 +32,8 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
         epsilon: ε.
         mu: μ, zero or more.
     """
+    from scipy.special import log_ndtr  # takes as long to import as the package
+
     if mu == 0:
         return 0.0
     first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
@@ -47,6 +47,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         mu: μ, zero or more.
         delta: δ, between 0 and 1.
     """
+    from scipy.optimize import brentq  # takes as long to import as the package
+
     if gaussian_delta(0.0, mu) <= delta:
         return 0.0
     if gaussian_delta(LARGEST, mu) > delta:

@@ -16,7 +16,6 @@ import os
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 
 from fedapm.core.random import torch_generator
 from fedapm.core.vec import Vec
@@ -37,6 +36,7 @@ def system_noise(like: Vec, deviation: float) -> Vec:
         like: A vector of the same shape.
         deviation: The standard deviation of each coordinate.
     """
+    from scipy.special import ndtri  # takes as long to import as the package
 
     def draw(tensor: torch.Tensor) -> torch.Tensor:
         whole = np.frombuffer(os.urandom(8 * tensor.numel()), dtype=np.uint64) >> np.uint64(64 - BITS)

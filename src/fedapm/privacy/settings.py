@@ -38,8 +38,10 @@ class PrivacySettings:
 
     def __post_init__(self) -> None:
         check_ranges(self, TABLE)
+        if self.epsilon is None:
+            return
         once = gaussian_epsilon(1 / self.sigma, self.failure)
-        if self.epsilon is not None and once > self.epsilon:
+        if once > self.epsilon:
             raise ValueError(
                 f"{TABLE}.epsilon = {self.epsilon:g} does not allow a single round: one costs {once:.3g} with "
                 f"{TABLE}.noise_multiplier = {self.sigma:g}; raise either."
