@@ -54,5 +54,5 @@ def compare(
     about = comparison.About(chosen, repeats, targets, origin)
     callbacks = log_callbacks(log, out)
     with recorded(out):
-        comparison.run_all(experiments, out, callbacks=callbacks, about=about)
+        comparison.run_all(experiments, out, callbacks=callbacks, about=about, workers=workers)
     print_summary(out, out / REPORT, as_json)

@@ -18,6 +18,7 @@ from fedapm.errors import Diverged, FedapmError, did_you_mean
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.experiments.settings import Experiment, ModelSettings, Tables, validated
+from fedapm.experiments.side_by_side import Materials, Member, run_side_by_side
 from fedapm.loggers.series import Series
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.folder import is_done, locked
@@ -176,8 +177,12 @@ def run_all(
     model: Model | None = None,
     loss: Loss | None = None,
     metrics: Sequence[Metric] | None = None,
+    workers: int | None = None,
 ) -> list[Path]:
     """Run what is not finished yet; a run that was cut off goes on where it stopped.
+
+    With several workers the runs go side by side, each on one thread, unless the engine of processes is asked for,
+    which has its own use for them, or callbacks are given, which may write to one place. The records are the same.
 
     Args:
         experiments: The runs.
@@ -189,34 +194,45 @@ def run_all(
         model: The network, where it is not the one that the settings name.
         loss: As in :func:`fedapm.train`.
         metrics: As in :func:`fedapm.experiments.build.plan`.
+        workers: How many runs go side by side; one after the other if not given.
 
     Returns:
         The folder of each run.
     """
     with locked(out):
         info = about.over(out) if about is not None else None
-        clients = clients or build.federation(experiments[0].data)
-        prepared: list[tuple[Path, RunSpec]] = []
+        materials = Materials(clients or build.federation(experiments[0].data), model, loss, metrics)
+        prepared: list[tuple[Member, RunSpec]] = []
         for settings in experiments:
             folder = run_folder(out, settings.algorithm.name, settings.engine.seed)
-            prepared.append((folder, build.plan(settings, clients, model, loss, metrics)))
+            prepared.append((Member(settings, folder), materials.plan(settings)))
         advice = "compare into another folder"
-        done = [is_done(folder, plan.settings, advice, info=plan.identity()) for folder, plan in prepared]
+        done = [is_done(member.folder, plan.settings, advice, info=plan.identity()) for member, plan in prepared]
+        left = [position for position, is_there in enumerate(done) if not is_there]
+
+        def record() -> None:
+            # not before there is a run: a comparison that is refused leaves nothing behind
+            if info is not None:
+                write_json(out / COMPARE_INFO, info)
+
+        if len(left) > 1 and (workers or 1) > 1 and not callbacks and prepared[0][1].engine != "processes":
+            members = [prepared[position][0] for position in left]
+            run_side_by_side(members, materials, workers or 1, progress=progress, began=record)
+            left = []
         series = Series(
             [
                 (plan.algorithm.name, 0 if is_there else plan.schedule.rounds)
                 for (_, plan), is_there in zip(prepared, done, strict=True)
             ]
         )
-        for position, ((folder, plan), is_there) in enumerate(zip(prepared, done, strict=True)):
-            if not is_there:
-                try:
-                    turn = series.turn(position)
-                    execute(plan, folder, resume=True, progress=progress, callbacks=callbacks, turn=turn)
-                except Diverged as error:
-                    logger.warning("%s The comparison goes on without this run.", error)
-                series.end(position)
-            # not before there is a run: a comparison that is refused leaves nothing behind
-            if info is not None:
-                write_json(out / COMPARE_INFO, info)
-    return [folder for folder, _ in prepared]
+        for position in left:
+            member, plan = prepared[position]
+            try:
+                turn = series.turn(position)
+                execute(plan, member.folder, resume=True, progress=progress, callbacks=callbacks, turn=turn)
+            except Diverged as error:
+                logger.warning("%s The comparison goes on without this run.", error)
+            series.end(position)
+            record()
+        record()
+    return [member.folder for member, _ in prepared]

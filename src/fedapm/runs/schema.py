@@ -70,6 +70,7 @@ class TimingLine(TypedDict):
 
     round: Count
     seconds: NotRequired[Annotated[float, AllowInfNan(False)]]
+    processor_seconds: NotRequired[Annotated[float, AllowInfNan(False)]]
 
 
 class ClientInfo(TypedDict):

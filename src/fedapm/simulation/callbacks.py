@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,12 +42,16 @@ class RecordWriter(Callback):
         self.rounds, self.timings = JsonLines(folder / ROUNDS), JsonLines(folder / TIMINGS)
         write_info(folder, info | {"status": "running"})
         self._size: int | None = None
+        self._computed = time.process_time()
 
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Add a line to both files."""
         self._check_untouched()
         self._size = self.rounds.append(record)
-        self.timings.append({"round": state.round, "seconds": round(seconds, 6)})
+        computed, self._computed = time.process_time() - self._computed, time.process_time()
+        self.timings.append(
+            {"round": state.round, "seconds": round(seconds, 6), "processor_seconds": round(computed, 6)}
+        )
 
     def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Write the last line again."""
