@@ -19,7 +19,8 @@ def units() -> set[str]:
             continue
         name = f"fedapm.{path.stem}"
         if name in IN_PARTS:
-            found |= {f"{name}.{part.stem}" for part in path.glob("*.py") if part.stem != "__init__"}
+            parts = [*path.glob("*.py"), *(part.parent for part in path.glob("*/__init__.py"))]
+            found |= {f"{name}.{part.stem}" for part in parts if part.stem != "__init__"}
         else:
             found.add(name)
     return found

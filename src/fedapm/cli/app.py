@@ -20,7 +20,7 @@ COMMANDS = {
     "Train and compare": ("run", "compare", "report"),
     "Choose settings": ("split", "tune", "sweep", "theory"),
     "Use the models": ("export", "personalize"),
-    "More": ("flower", "paper"),
+    "More": ("flower", "paper", "study"),
 }
 """The modules that hold commands, in the order in which people come to use them; --help has a panel for each part."""
 

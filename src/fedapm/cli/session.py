@@ -29,6 +29,7 @@ def recorded(
     out: Path,
     *,
     report: Callable[[Path], Path] | None = write_report,
+    card: Callable[[Path, str | None], Path] = write_card,
     advice: str = SAME_COMMAND,
     run_details: bool = False,
 ) -> Iterator[None]:
@@ -37,6 +38,7 @@ def recorded(
     Args:
         out: The folder of the results.
         report: What writes the report; None for a command without one.
+        card: What writes the card.
         advice: How to go on, for the message of a command that is interrupted.
         run_details: Whether messages that concern a single run are shown.
     """
@@ -52,7 +54,7 @@ def recorded(
         try:
             if report is not None:
                 report(out)
-            write_card(out, command_line(sys.argv[1:]))
+            card(out, command_line(sys.argv[1:]))
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted while the report was written; the runs in {out} are complete.") from None
 

@@ -16,6 +16,7 @@ from fedapm import tuning
 from fedapm.algorithms import METHODS, FedAPM
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import compare, sweep
+from fedapm.experiments.alike import Alike
 from fedapm.experiments.vary import Axis
 from fedapm.report import write_report
 from fedapm.report.card import write_card
@@ -131,34 +132,26 @@ class Paper:
         compare.plans(self.scale.methods, self.scale.seeds, *self.layers)
         write_json(path, asked)
 
-    def _tune(self) -> None:
-        options = tuning.Options(trials=self.scale.trials, rounds=self.scale.tune_rounds, space=self.scale.space)
-        tuning.tune(
-            self.scale.methods,
+    @property
+    def _alike(self) -> Alike:
+        return Alike(
             self.out / PAPER_TUNE,
-            *self.layers,
-            options=options,
+            self.out / PAPER_COMPARE,
+            self.scale.methods,
+            self.scale.seeds,
+            self.layers,
+            tuning.Options(trials=self.scale.trials, rounds=self.scale.tune_rounds, space=self.scale.space),
+            {"engine": {"rounds": self.scale.rounds}},
             workers=self.workers,
         )
 
-    def _tuned(self, methods: Sequence[str]) -> tuple[list[str], Mapping[str, Any], Mapping[str, Any] | None]:
-        """The methods that have tuned settings: one whose trials all diverged is left out, and was named."""
-        there = tuning.load_tuned(self.out / PAPER_TUNE)
-        known = [name for name in methods if name in there]
-        if not known:
-            raise FedapmError(f"no method in {self.out / PAPER_TUNE} has tuned settings: every trial diverged.")
-        return known, *tuning.tuned_layer(self.out / PAPER_TUNE, known)
+    def _tune(self) -> None:
+        self._alike.tune()
 
     def _compare(self) -> None:
-        methods, tuned, origin = self._tuned(self.scale.methods)
-        origin = None if origin is None else {**origin, "file": PAPER_TUNE}
-        out = self.out / PAPER_COMPARE
-        layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.rounds}}]
-        runs = compare.plans(methods, self.scale.seeds, *layers)
-        about = compare.About(methods, self.scale.seeds, tuned=origin)
-        compare.run_all(runs, out, about=about)
-        write_report(out)
-        write_card(out)
+        self._alike.compare()
+        write_report(self.out / PAPER_COMPARE)
+        write_card(self.out / PAPER_COMPARE)
 
     def _sweep_rho(self) -> None:
         self._sweep(PAPER_RHO, Axis("algorithm.rho", self.scale.rhos), (FedAPM.name,))
@@ -168,7 +161,7 @@ class Paper:
         self._sweep(PAPER_FRACTION, Axis("engine.fraction", self.scale.fractions), methods)
 
     def _sweep(self, name: str, axis: Axis, methods: Sequence[str]) -> None:
-        known, tuned, _ = self._tuned(methods)
+        known, tuned, _ = self._alike.tuned(methods)
         out = self.out / name
         layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.sweep_rounds, "save_models": False}}]
         runs = sweep.members([axis], known, self.scale.sweep_seeds, *layers)

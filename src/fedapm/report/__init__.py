@@ -22,9 +22,10 @@ from fedapm.report.comparison.summary import (
     summary_table,
 )
 from fedapm.report.split.page import write_split_report
+from fedapm.report.study.page import write_study_report
 from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import write_atomic
-from fedapm.runs.layout import REPORT, SPLIT_INFO, SWEEP_INFO
+from fedapm.runs.layout import REPORT, SPLIT_INFO, STUDY_INFO, SWEEP_INFO
 from fedapm.runs.records import find_runs
 
 __all__ = [
@@ -49,13 +50,16 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write the report over every run in a folder or below it, and return where it is.
 
     The file needs nothing beside it: no network, no script, no font. Equal runs give equal bytes. Targets are those
-    of the comparison in the folder, if it was given any. A sweep and a search of the split have reports of their own.
+    of the comparison in the folder, if it was given any. A sweep, a search of the split and a study have reports of
+    their own.
     """
     folder, out = Path(folder), Path(out) if out is not None else None
     if (folder / SWEEP_INFO).is_file():
         return write_sweep_report(folder, out)
     if (folder / SPLIT_INFO).is_file():
         return write_split_report(folder, out)
+    if (folder / STUDY_INFO).is_file():
+        return write_study_report(folder, out)
     path = out if out is not None else folder / REPORT
     write_atomic(path, render(find_runs(folder), read_targets(folder)))
     return path

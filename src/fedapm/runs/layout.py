@@ -40,6 +40,7 @@ SWEEP_INFO = "sweep.json"
 TUNE_INFO = "tune.json"
 SPLIT_INFO = "split.json"
 PAPER_INFO = "paper.json"
+STUDY_INFO = "study.json"
 MLFLOW_DATABASE = "mlflow.db"
 MLFLOW_ARTIFACTS = "mlflow-artifacts"
 
@@ -59,6 +60,13 @@ PAPER_TUNE = "tune"
 PAPER_COMPARE = "compare"
 PAPER_RHO = "rho"
 PAPER_FRACTION = "fraction"
+
+# a study: one folder a case, in it one a cohort, in that these
+STUDY_SPLIT = "split"
+STUDY_TUNE = "tune"
+STUDY_COMPARE = "compare"
+SUMMARY = "summary.csv"
+MEASURED = "measured.json"
 
 # a run on Flower
 EVENTS = "events.jsonl"

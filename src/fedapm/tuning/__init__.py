@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from fedapm.tuning.options import Options
 from fedapm.tuning.results import SearchResult, Tuned, load_tuned, tuned_layer
-from fedapm.tuning.run import tune
+from fedapm.tuning.run import trial_layers, tune
 
-__all__ = ["Options", "SearchResult", "Tuned", "load_tuned", "tune", "tuned_layer"]
+__all__ = ["Options", "SearchResult", "Tuned", "load_tuned", "trial_layers", "tune", "tuned_layer"]

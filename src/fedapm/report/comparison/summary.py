@@ -137,13 +137,14 @@ def _value(column: Column, series: Series, run: Run) -> float | None:
     if column == SENT:
         return sent_bytes(run.rounds[-1]) / 1e6
     if column == DRIFT:
-        return _last_drift(run)
+        return last_drift(run)
     if column.statistic == "best":
         return best_score(series, run, column.metric, column.higher_is_better)
     return score(series.last(run), column.metric, column.statistic)
 
 
-def _last_drift(run: Run) -> float | None:
+def last_drift(run: Run) -> float | None:
+    """The drift at the last evaluated round, or at the last one before it that has one."""
     end = run.evaluated[-1]["round"]
     drifts = [finite(row.get("drift")) for row in run.rounds if row["round"] <= end]
     return next((value for value in reversed(drifts) if value is not None), None)

@@ -1,0 +1,87 @@
+"""fedapm study: many data sets, methods and seeds from one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedapm.cli import options as opt
+from fedapm.runs.layout import REPORT, SUMMARY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fedapm.experiments.study.estimate import Row
+
+app = typer.Typer()
+
+
+@app.command()
+def study(
+    file: Annotated[Path, typer.Argument(help="Study file (TOML).")],
+    data_root: opt.DataRoot = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="A case of the study; may be repeated. All if not given.")
+    ] = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Measure a round of each method, say how long it will take, and stop.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Trials and runs at a time; as many as processors if not given.")
+    ] = None,
+    out: opt.Out = Path("runs/study"),
+) -> None:
+    """Choose the split, tune every method alike, compare, for every case; what was cut off goes on the same way."""
+    from fedapm.cli.session import recorded
+    from fedapm.experiments.study.run import StudyRun
+    from fedapm.experiments.study.settings import read_study
+    from fedapm.loggers.console import configure
+    from fedapm.report.study.card import write_study_card
+    from fedapm.report.study.lines import read_lines
+    from fedapm.report.study.page import write_study_report
+    from fedapm.report.study.tables import tables
+    from fedapm.report.study.words import sentence
+
+    run = StudyRun(read_study(file), out, data_root, workers)
+    if estimate:
+        configure(run_details=False)
+        rows, missing = run.estimate(only or [])
+        _print(rows, run.count, missing)
+        return
+    with recorded(out, report=write_study_report, card=write_study_card):
+        run.run(only or [], lambda rows, count: _print(rows, count, {}, err=True))
+    for table in tables(read_lines(out / SUMMARY)):
+        opt.print_line(f"{table.name}, {table.split} split: {sentence(table)}")
+    opt.print_line(f"Summary: {out / SUMMARY}")
+    opt.print_line(f"Report: {out / REPORT}")
+
+
+def _print(rows: Sequence[Row], workers: int, missing: Mapping[str, str], *, err: bool = False) -> None:
+    """The estimate as a table."""
+    from rich.table import Table
+
+    from fedapm.experiments.study.estimate import duration
+    from fedapm.loggers.console import stderr
+
+    console = stderr() if err else opt.console()
+    total, left = sum(row.total for row in rows), sum(row.left for row in rows)
+    processes = f"{workers} {'process' if workers == 1 else 'processes'}"
+    table = Table(
+        title=f"About {duration(left / workers)} left with {processes}, {duration(left)} of processor time",
+        caption="from a measured round of each method; the search of the split counts as four runs",
+        title_justify="left",
+        caption_justify="left",
+        pad_edge=False,
+    )
+    table.add_column("part")
+    for column in ("runs", "in all", "left"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row.part, str(row.runs), duration(row.total), duration(row.left))
+    if len(rows) > 1:
+        table.add_row("all", str(sum(row.runs for row in rows)), duration(total), duration(left))
+    console.print(table)
+    for name, why in missing.items():
+        console.print(f"left out: {name}: {why}", highlight=False, soft_wrap=True, markup=False)

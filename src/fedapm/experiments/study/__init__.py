@@ -1,0 +1,1 @@
+"""A study: many data sets, methods and seeds in one resumable command, from one file."""

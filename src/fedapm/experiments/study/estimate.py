@@ -1,0 +1,159 @@
+"""How long a study takes: one round of each method is measured, the rest is arithmetic."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedapm.core.record import RoundRecord
+from fedapm.data import Federation
+from fedapm.errors import Diverged
+from fedapm.experiments import build, compare
+from fedapm.experiments.run import execute
+from fedapm.experiments.side_by_side import one_process
+from fedapm.experiments.study.part import Part, Step
+from fedapm.experiments.study.settings import Case
+from fedapm.runs.files import read_json, write_json
+from fedapm.runs.layout import MEASURED
+from fedapm.simulation.loop import Callback
+from fedapm.simulation.sampling import Sampling
+from fedapm.simulation.state import RunState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one method takes on one case, in seconds of a processor."""
+
+    start: float
+    """Before the first round."""
+    client: float
+    """A client's training in a round."""
+    evaluation: float
+    """All clients, once."""
+    closing: float
+    clients: int
+    """How many there are."""
+    evaluate_every: int
+
+    def run(self, rounds: int, cohort: float) -> float:
+        """A whole run."""
+        trained = rounds * Sampling(cohort).size(self.clients) * self.client
+        return self.start + trained + (1 + rounds / self.evaluate_every) * self.evaluation + self.closing
+
+
+class _Clock(Callback):
+    """Takes the processor time of round 0, which is only evaluated, of round 1 and of the closing phase."""
+
+    def __init__(self) -> None:
+        self.at = [time.process_time()]
+
+    def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """Take the time."""
+        del state, record, seconds
+        self.at.append(time.process_time())
+
+    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
+        """Take the time."""
+        del state, record, seconds
+        self.at.append(time.process_time())
+
+
+def measure(part: Part) -> dict[str, Cost]:
+    """Run one round of every method of a case, with a part's cohort.
+
+    Args:
+        part: The case with its smallest cohort.
+
+    Returns:
+        What each method takes; one that diverges in its first round has what it took until then.
+    """
+    clients = part.clients()
+    return {name: _cost(part, name, clients) for name in part.case.plan.method_names}
+
+
+def _cost(part: Part, method: str, clients: Federation) -> Cost:
+    layers = [*part.layers, {"engine": {"rounds": 1, "evaluate_every": 1}}]
+    (experiment,) = compare.plans([method], part.case.plan.seeds[:1], *layers)
+    began, clock = time.process_time(), _Clock()
+    spec = one_process(build.plan(experiment, clients))
+    try:
+        execute(spec, None, progress=False, callbacks=[lambda *_: clock])
+    except Diverged as error:
+        logger.warning("%s This was only to measure the time.", error)
+    ended = [*clock.at, *[time.process_time()] * (4 - len(clock.at))]
+    start, evaluation, first, closing = (
+        ended[0] - began,
+        ended[1] - ended[0],
+        ended[2] - ended[1],
+        ended[3] - ended[2],
+    )
+    count = spec.schedule.sampling.size(len(clients))
+    every = part.experiment(method).engine.evaluate_every
+    return Cost(start, max(first - evaluation, 0.0) / count, evaluation, closing, len(clients), every)
+
+
+Costs = Mapping[str, Mapping[str, Cost]]
+"""By case, then by method."""
+
+
+def measured(cases: Sequence[Case], out: Path, root: Path | None, *, keep: bool) -> dict[str, dict[str, Cost]]:
+    """What each case takes, as it was measured before or measured now.
+
+    Args:
+        cases: The cases.
+        out: The folder of the study, which remembers what was measured.
+        root: The folder of data sets, where one is given.
+        keep: Whether to write down what is measured now.
+    """
+    path = out / MEASURED
+    known = read_json(path) if path.is_file() else {}
+    found: dict[str, dict[str, Cost]] = {}
+    for case in cases:
+        if {*known.get(case.name, {})} == {*case.plan.method_names}:
+            found[case.name] = {name: Cost(**cost) for name, cost in known[case.name].items()}
+            continue
+        logger.info("%s: measuring a round of each method.", case.title)
+        found[case.name] = measure(Part(case, min(case.plan.cohorts), out, root))
+        known[case.name] = {name: asdict(cost) for name, cost in found[case.name].items()}
+        if keep:
+            write_json(path, known)
+    return found
+
+
+def seconds(step: Step, part: Part, costs: Mapping[str, Cost]) -> float:
+    """What a step takes in all."""
+    return sum(step.runs * costs[name].run(step.rounds, part.cohort) for name in step.methods if name in costs)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One part of the estimate."""
+
+    part: str
+    runs: int
+    total: float
+    """Seconds of a processor."""
+    left: float
+
+
+def estimate(parts: Sequence[Part], costs: Costs) -> list[Row]:
+    """How long each part takes, and how much of it is left."""
+    rows = []
+    for part in parts:
+        steps = list(part.steps())
+        each = [seconds(step, part, costs[part.case.name]) for step in steps]
+        left = sum(took * (1 - step.done()) for step, took in zip(steps, each, strict=True))
+        rows.append(Row(part.title, sum(step.runs * len(step.methods) for step in steps), sum(each), left))
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """A time as one says it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

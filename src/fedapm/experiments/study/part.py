@@ -1,0 +1,214 @@
+"""A part of a study: one case with one cohort. Its split is chosen, its methods are tuned, then compared.
+
+Every step is a command's machinery in a folder of its own: what is there is kept, what was cut off goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedapm.algorithms import FedAPM
+from fedapm.data import Federation
+from fedapm.experiments import build, compare
+from fedapm.experiments.alike import Alike
+from fedapm.experiments.settings import DataSettings, Experiment, Tables
+from fedapm.experiments.study.settings import Case
+from fedapm.report.comparison.page import render
+from fedapm.report.split.page import write_split_report
+from fedapm.report.study.collect import collect
+from fedapm.report.study.lines import write_lines
+from fedapm.runs.files import read_json, write_atomic
+from fedapm.runs.layout import CHECKPOINTS, INFO, REPORT, STUDY_COMPARE, STUDY_SPLIT, STUDY_TUNE, SUMMARY, TRIALS
+from fedapm.runs.records import find_runs, is_run
+from fedapm.tuning.run import SHARE
+from fedapm.tuning.split.options import FULL_RUNS, SplitOptions
+from fedapm.tuning.split.record import recorded_choice
+from fedapm.tuning.split.run import find_split
+
+logger = logging.getLogger(__name__)
+CHOSEN = "chosen"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something a part does, and how much of it there is."""
+
+    name: str
+    methods: Sequence[str]
+    runs: int
+    """Of each method."""
+    rounds: int
+    """Of each run."""
+    done: Callable[[], float]
+    """The share of it that is there."""
+    do: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One case with one cohort, in a folder."""
+
+    case: Case
+    cohort: float
+    out: Path
+    """The folder of the study."""
+    root: Path | None = None
+    workers: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return self.out / self.case.name / f"cohort-{self.cohort:g}"
+
+    @property
+    def title(self) -> str:
+        """What to call it."""
+        return f"{self.case.title}, {100 * self.cohort:g}% of clients a round"
+
+    @property
+    def layers(self) -> list[Tables]:
+        """The settings of all its runs."""
+        return self.case.layers(self.cohort, self.root)
+
+    def check(self) -> None:
+        """Refuse what is wrong with the settings of any step; no data is read."""
+        self._chooser()
+        for split in self.case.groups:
+            self._alike(split, [{}]).check()
+
+    def steps(self) -> Iterator[Step]:
+        """What there is to do, in order."""
+        case, plan = self.case, self.case.plan
+        if CHOSEN in case.groups:
+            yield Step(
+                "choosing the split", (FedAPM.name,), FULL_RUNS, case.tune_rounds, self._split_done, self._choose
+            )
+        for split, methods in case.groups.items():
+            trials = plan.trials * len(plan.tune_seeds)
+            folder = self.folder / STUDY_TUNE / split / TRIALS
+            yield Step(
+                f"tuning ({split})",
+                methods,
+                trials,
+                case.tune_rounds,
+                _share_of(folder, "*/*/seed-*", trials * len(methods)),
+                self._tuning(split),
+            )
+        for split, methods in case.groups.items():
+            seeds = len(plan.seeds)
+            folder = self.folder / STUDY_COMPARE / split
+            yield Step(
+                f"comparing ({split})",
+                methods,
+                seeds,
+                case.rounds,
+                _share_of(folder, "*/seed-*", seeds * len(methods)),
+                self._comparing(split),
+            )
+
+    def report(self) -> None:
+        """Write the part's lines of the summary, and its report."""
+        folder = self.folder / STUDY_COMPARE
+        write_lines(self.folder / SUMMARY, collect(self.folder, self.case.name, self.case.as_dict(), self.cohort))
+        write_atomic(folder / REPORT, render(find_runs(folder), self.case.plan.targets))
+
+    def experiment(self, method: str) -> Experiment:
+        """A run of a method as it is before anything is chosen."""
+        return compare.plans([method], self.case.plan.seeds[:1], *self.layers)[0]
+
+    def clients(self) -> Federation:
+        """The clients with their test data."""
+        return build.federation(self.experiment(self.case.plan.method_names[0]).data)
+
+    def _chooser(self) -> Experiment:
+        """The run that the split is searched for."""
+        plan = self.case.plan
+        layers = [*self.layers, {"data": self.case.choosing}]
+        engine = {"rounds": self.case.tune_rounds} | ({"workers": self.workers} if self.workers else {})
+        return compare.plans([FedAPM.name], plan.tune_seeds[:1], *layers, {"engine": engine})[0]
+
+    def _split_done(self) -> float:
+        return float(recorded_choice(self.folder / STUDY_SPLIT) is not None)
+
+    def _choose(self) -> None:
+        experiment, folder = self._chooser(), self.folder / STUDY_SPLIT
+        if recorded_choice(folder) is not None:
+            return
+        data = experiment.data
+        first = experiment.engine.seed
+        found = find_split(
+            experiment,
+            build.federation(_without_validation(data)),
+            folder,
+            options=SplitOptions(seeds=(first, first + 1), validation=data.validation or SHARE),
+        )
+        for sentence in found.advice:
+            logger.info(sentence)
+        write_split_report(folder)
+        _drop_checkpoints(folder)
+
+    def _split_layers(self, split: str) -> list[Tables]:
+        """What the split of a group adds to the settings."""
+        choice = recorded_choice(self.folder / STUDY_SPLIT) if split == CHOSEN else None
+        return [{"model": choice}] if choice is not None else []
+
+    def _alike(self, split: str, more: Sequence[Tables] | None = None) -> Alike:
+        case = self.case
+        own = self._split_layers(split) if more is None else more
+        return Alike(
+            self.folder / STUDY_TUNE / split,
+            self.folder / STUDY_COMPARE / split,
+            case.groups[split],
+            case.plan.seeds,
+            [*self.layers, *own],
+            case.plan.options(case.tune_rounds),
+            {"engine": {"rounds": case.rounds}},
+            {"data": case.choosing},
+            case.plan.targets,
+            self.workers,
+        )
+
+    def _tuning(self, split: str) -> Callable[[], None]:
+        return lambda: self._alike(split).tune()
+
+    def _comparing(self, split: str) -> Callable[[], None]:
+        def do() -> None:
+            self._alike(split).compare()
+            _drop_checkpoints(self.folder / STUDY_COMPARE / split)
+
+        return do
+
+
+def parts(cases: Sequence[Case], out: Path, root: Path | None = None, workers: int | None = None) -> list[Part]:
+    """The parts of some cases, in order."""
+    return [Part(case, cohort, out, root, workers) for case in cases for cohort in case.plan.cohorts]
+
+
+def _without_validation(data: DataSettings) -> DataSettings:
+    return replace(data, validation=0.0)
+
+
+def _share_of(folder: Path, pattern: str, total: int) -> Callable[[], float]:
+    """Counts the runs in a folder that have ended."""
+
+    def share() -> float:
+        ended = sum(_status(path) in ("complete", "diverged") for path in folder.glob(pattern))
+        return min(ended / total, 1.0)
+
+    return share
+
+
+def _drop_checkpoints(folder: Path) -> None:
+    """Remove what only a run that is not complete needs; checkpoints are large."""
+    for path in folder.rglob(CHECKPOINTS):
+        if _status(path.parent) == "complete":
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _status(run: Path) -> str:
+    """How a run stands; nothing where there is none."""
+    return str(read_json(run / INFO).get("status", "")) if is_run(run) else ""

@@ -1,0 +1,146 @@
+"""summary.csv: one line for each model of each run of a study, from which every page can be made again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fedapm.errors import FedapmError
+from fedapm.runs.files import write_atomic
+
+UNSPLIT = "unsplit"
+"""The split of methods that take none; they stand beside those with any split."""
+DIGITS = 6
+"""Significant digits of a number in the file."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One model of one run after its last round; None where there is no such number."""
+
+    case: str
+    title: str
+    data: str
+    """The data set's name, by which published numbers are found."""
+    cohort: float
+    split: str
+    """``chosen``, ``paper`` or ``unsplit``."""
+    method: str
+    label: str
+    view: str
+    seed: int
+    rounds: int
+    status: str
+    """``complete``, ``diverged``, ``untuned`` where every trial diverged, or what the run stopped with."""
+    accuracy: float | None
+    f1: float | None
+    auc: float | None
+    worst10: float | None
+    """The mean accuracy of the worst tenth of the clients."""
+    train_loss: float | None
+    test_loss: float | None
+    drift: float | None
+    bytes: float | None
+    """All that was sent, up and down."""
+    cpu_seconds: float | None
+    """Processor time of the rounds."""
+    rival: str
+    """The best rival: of all methods but FedAPM's own, with any split, the one with the highest mean accuracy."""
+    level: float | None
+    """The rival's final accuracy in the same seed."""
+    rounds_to_level: int | None
+    bytes_to_level: float | None
+    cpu_to_level: float | None
+    fedalt_level: float | None
+    """FedAlt's final accuracy in the same seed, with the same split."""
+    rounds_to_fedalt: int | None
+    best_accuracy: float | None
+    """Of any round, picked with test data, as published scores are."""
+    personal: str
+    """The patterns of personal parameters where the split was chosen."""
+    settings: str
+    """What the search chose, as ``key=value``."""
+
+    @classmethod
+    def without_numbers(
+        cls, case: str, title: str, cohort: float, split: str, method: str, label: str, seed: int
+    ) -> Line:
+        """The line of a run that never began, because every trial of its method diverged."""
+        about = {"case": case, "title": title, "cohort": cohort, "split": split, "method": method, "label": label}
+        known = about | {"seed": seed, "rounds": 0, "status": "untuned"}
+        rest = {name: "" if name in _TEXTS else None for name in _NAMES if name not in known}
+        return cls(**known, **rest)  # type: ignore[arg-type]
+
+    @property
+    def counts(self) -> bool:
+        """Whether the run went through to its end."""
+        return self.status == "complete"
+
+
+_NAMES = [field.name for field in fields(Line)]
+_TEXTS = {"case", "title", "data", "split", "method", "label", "view", "status", "rival", "personal", "settings"}
+_COUNTS = {"seed", "rounds", "rounds_to_level", "rounds_to_fedalt"}
+
+
+def write_lines(path: Path, lines: Iterable[Line]) -> None:
+    """Write a summary."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(_NAMES)
+    for line in lines:
+        writer.writerow([_text(getattr(line, name)) for name in _NAMES])
+    write_atomic(path, buffer.getvalue())
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Read a summary.
+
+    Raises:
+        FedapmError: Where it is missing, or is not a summary of a study; with the line.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise FedapmError(f"{path} is missing; fedapm study writes it.") from None
+    except UnicodeDecodeError:
+        raise FedapmError(f"{path} is not the summary of a study.") from None
+    rows = list(csv.reader(io.StringIO(text)))
+    if not rows or rows[0] != _NAMES:
+        raise FedapmError(f"{path} is not the summary of a study: its first line should name {', '.join(_NAMES)}.")
+    return [_line(row, f"{path}, line {number}") for number, row in enumerate(rows[1:], start=2)]
+
+
+def _line(row: Sequence[str], where: str) -> Line:
+    if len(row) != len(_NAMES):
+        raise FedapmError(f"{where} has {len(row)} columns instead of {len(_NAMES)}.")
+    values: dict[str, Any] = {}
+    for name, text in zip(_NAMES, row, strict=True):
+        try:
+            values[name] = _value(name, text)
+        except ValueError:
+            raise FedapmError(f"{where}: {name} is {text!r}, which is no number.") from None
+    return Line(**values)
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _TEXTS:
+        return text
+    if text == "" and name not in ("seed", "rounds", "cohort"):
+        return None
+    if name in _COUNTS:
+        return int(text)
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    return f"{value:.0f}" if value.is_integer() else f"{value:.{DIGITS}g}"
