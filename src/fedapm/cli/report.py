@@ -10,7 +10,7 @@ import typer
 
 from fedapm.cli.options import AsJson
 from fedapm.errors import FedapmError
-from fedapm.runs.layout import SPLIT_INFO
+from fedapm.runs.layout import SPLIT_INFO, STUDY_INFO
 
 app = typer.Typer()
 
@@ -22,11 +22,12 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write the report of finished runs."""
-    from fedapm.cli.session import print_search, print_summary
+    from fedapm.cli.session import print_search, print_study, print_summary
     from fedapm.report import write_report
     from fedapm.runs.folder import locked
 
     show = print_search if (folder / SPLIT_INFO).is_file() else print_summary
+    show = print_study if (folder / STUDY_INFO).is_file() else show
     if not folder.is_dir():
         raise FedapmError(f"{folder} is not a folder.")
     # a report that is written elsewhere only reads, and may show how far a run is

@@ -16,8 +16,11 @@ from fedapm.loggers.console import configure
 from fedapm.report import summary_table, write_report
 from fedapm.report.card import write_card
 from fedapm.report.split.search import read_search
+from fedapm.report.study.lines import read_lines
+from fedapm.report.study.tables import tables
+from fedapm.report.study.words import sentence
 from fedapm.runs.folder import entered
-from fedapm.runs.layout import SPLIT_PICTURE
+from fedapm.runs.layout import SPLIT_PICTURE, SUMMARY
 from fedapm.runs.provenance import command_line, timed
 from fedapm.runs.records import find_runs
 
@@ -66,6 +69,18 @@ def print_summary(folder: Path, report: Path, as_json: bool = False) -> None:
         print(json.dumps({"report": str(report), "rows": [row.as_dict() for row in rows]}, indent=2))
         return
     console().print(summary(rows))
+    print_line(f"Report: {report}")
+
+
+def print_study(folder: Path, report: Path, as_json: bool = False) -> None:
+    """Print what every table of a study says, and where its summary and its report are."""
+    lines = read_lines(folder / SUMMARY)
+    if as_json:
+        print(json.dumps({"report": str(report), "rows": [asdict(line) for line in lines]}, indent=2))
+        return
+    for table in tables(lines):
+        print_line(f"{table.name}, {table.split} split: {sentence(table)}")
+    print_line(f"Summary: {folder / SUMMARY}")
     print_line(f"Report: {report}")
 
 

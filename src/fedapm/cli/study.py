@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedapm.cli import options as opt
-from fedapm.runs.layout import REPORT, SUMMARY
+from fedapm.runs.layout import REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,15 +34,12 @@ def study(
     out: opt.Out = Path("runs/study"),
 ) -> None:
     """Choose the split, tune every method alike, compare, for every case; what was cut off goes on the same way."""
-    from fedapm.cli.session import recorded
+    from fedapm.cli.session import print_study, recorded
     from fedapm.experiments.study.run import StudyRun
     from fedapm.experiments.study.settings import read_study
     from fedapm.loggers.console import configure
     from fedapm.report.study.card import write_study_card
-    from fedapm.report.study.lines import read_lines
     from fedapm.report.study.page import write_study_report
-    from fedapm.report.study.tables import tables
-    from fedapm.report.study.words import sentence
 
     run = StudyRun(read_study(file), out, data_root, workers)
     if estimate:
@@ -52,10 +49,7 @@ def study(
         return
     with recorded(out, report=write_study_report, card=write_study_card):
         run.run(only or [], lambda rows, count: _print(rows, count, {}, err=True))
-    for table in tables(read_lines(out / SUMMARY)):
-        opt.print_line(f"{table.name}, {table.split} split: {sentence(table)}")
-    opt.print_line(f"Summary: {out / SUMMARY}")
-    opt.print_line(f"Report: {out / REPORT}")
+    print_study(out, out / REPORT)
 
 
 def _print(rows: Sequence[Row], workers: int, missing: Mapping[str, str], *, err: bool = False) -> None:

@@ -112,7 +112,8 @@ def test_rows_are_pooled_in_order(prepared: Path) -> None:
     assert labels.targets.tolist() == [CLASSES.index(label) for _, label in TWEETS] * 3
     assert labels.classes == CLASSES == tuple(sorted(CLASSES))
     assert labels.modalities == ("image", "text")
-    assert labels.owners is None
+    assert labels.owners is not None
+    assert set(labels.owners) == {"some_event"}, "the natural partition is by disaster"
 
 
 def test_the_root_may_be_the_data_sets_own_folder(prepared: Path) -> None:

@@ -9,6 +9,7 @@ from functools import cache as once
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,16 +90,18 @@ class CrisisMMD(EncodedSet):
     encoders = MODALITIES
 
     def labels(self, source: Source) -> Labels:
-        """The class of each image; images and texts are not read."""
-        return Labels(_targets(rows(source.folder(self.name))), CLASSES, MODALITIES)
+        """The class and the disaster of each image; images and texts are not read."""
+        table = rows(source.folder(self.name))
+        return Labels(_targets(table), CLASSES, MODALITIES, _events(table))
 
     def read(self, source: Source) -> Pool:
         """All pairs in the published order: training, development, test."""
         features = self.load_features(source)
-        targets = _targets(rows(source.folder(self.name)))
+        table = rows(source.folder(self.name))
+        targets = _targets(table)
         image_lengths = torch.ones(len(targets), dtype=torch.int64)
         inputs = (features["image"], features["text"], image_lengths, features["length"])
-        return Pool(targets, CLASSES, MODALITIES, inputs=inputs)
+        return Pool(targets, CLASSES, MODALITIES, _events(table), inputs)
 
     def features(self, source: Source) -> Sequence[ModalityFeatures]:
         """The features of all images and of all texts."""
@@ -179,13 +182,18 @@ def _row(fields: Sequence[str], location: str) -> Row:
     if label not in CLASSES:
         raise FedapmError(f"{location}: unknown class {label!r} in label_image; {did_you_mean(label, CLASSES)}")
     path = PurePosixPath(image)
-    if not image or path.is_absolute() or ".." in path.parts:
+    if len(path.parts) < 3 or path.is_absolute() or ".." in path.parts:
         raise FedapmError(f"{location}: the image {image!r} is no path in the data set's folder; repair or remove it.")
     return Row(key, without_links(text), image, CLASSES.index(label), location)
 
 
 def _targets(table: Sequence[Row]) -> Tensor:
     return torch.tensor([row.label for row in table], dtype=torch.int64)
+
+
+def _events(table: Sequence[Row]) -> np.ndarray[Any, Any]:
+    """The disaster that each image is about: the folder below ``data_image``."""
+    return np.array([PurePosixPath(row.image).parts[1] for row in table])
 
 
 def _image_item(folder: Path, row: Row) -> cache.Item:

@@ -24,7 +24,7 @@ from fedapm.tuning import Options
 Split = Literal["chosen", "paper"]
 UNSPLIT = "unsplit"
 """What stands for the split of methods that take none."""
-ALL = "all"
+ALL: Literal["all"] = "all"
 TABLES = tuple(f.name for f in fields(Experiment) if f.name != "algorithm")
 CASE_KEYS = ("title", "file", "choosing", *TABLES, *METHODS, *PRESETS)
 """What a case may have beside the keys of a :class:`Plan`."""

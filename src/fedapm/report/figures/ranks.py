@@ -11,8 +11,8 @@ from matplotlib.patches import Rectangle
 
 from fedapm.report.figures.canvas import INK, as_html, drawing, short
 
-CELL, BESIDE, ABOVE = 0.46, 1.5, 1.5
-"""Inches: a cell, the names of methods, the names of data sets."""
+CELL, ROW, BESIDE, ABOVE, WIDTH = 0.5, 0.27, 1.35, 1.6, 7.6
+"""Inches: a cell's width and height, the names of methods, the names of data sets, and the narrowest figure."""
 SHADES = LinearSegmentedColormap.from_list("ranks", ["#0b6e4f", "#9fd3b6", "#f4f1de", "#e8b08a", "#b5482a"])
 MISSING = "#d9dcdf"
 DARK = (0.18, 0.82)
@@ -34,9 +34,10 @@ def draw_ranks(
         name: What the figure's ids begin with.
     """
     with drawing():
-        width, height = BESIDE + CELL * len(columns), ABOVE + CELL * 0.62 * len(ranks)
-        figure = Figure(figsize=(max(width, 3.2), height), layout="constrained")
-        axes = figure.subplots()
+        across, down = CELL * len(columns), ROW * len(ranks)
+        width, height = max(WIDTH, BESIDE + across + ABOVE), ABOVE + down
+        figure = Figure(figsize=(width, height))
+        axes = figure.add_axes((BESIDE / width, 0, across / width, down / height))
         worst = max((rank for row in ranks.values() for rank in row if rank is not None), default=1)
         for y, (label, row) in enumerate(ranks.items()):
             for x, rank in enumerate(row):

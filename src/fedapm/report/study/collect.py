@@ -54,6 +54,7 @@ def collect(folder: Path, case: str, about: Mapping[str, Any], cohort: float) ->
     first = next((split for split in about["plan"]["splits"] if split in splits), UNSPLIT)
     personal = _personal(folder / STUDY_SPLIT)
     lines = []
+    told: set[tuple[str, str]] = set()
     for model in models:
         with_same = first if model.split == UNSPLIT else model.split
         _, fedalt = _best(m for m in models if m.series.group.method == FEDALT and m.split == with_same)
@@ -65,8 +66,9 @@ def collect(folder: Path, case: str, about: Mapping[str, Any], cohort: float) ->
             "split": model.split,
             "rival": rival,
             "personal": personal if model.split == "chosen" else "",
-            "settings": _settings(found.get("settings", {})),
+            "settings": "" if (model.split, model.series.name) in told else _settings(found.get("settings", {})),
         }
+        told.add((model.split, model.series.name))
         seed = model.run.seed
         lines.append(_line(model, known, levels.get(seed), fedalt.get(seed)))
     return lines + _untuned(searches, case, about, cohort)

@@ -15,7 +15,7 @@ from fedapm.runs.files import write_atomic
 
 UNSPLIT = "unsplit"
 """The split of methods that take none; they stand beside those with any split."""
-DIGITS = 6
+DIGITS = 5
 """Significant digits of a number in the file."""
 
 
@@ -64,7 +64,7 @@ class Line:
     personal: str
     """The patterns of personal parameters where the split was chosen."""
     settings: str
-    """What the search chose, as ``key=value``."""
+    """What the search chose, as ``key=value``; in the line of the first seed, as it is the same for all."""
 
     @classmethod
     def without_numbers(

@@ -76,7 +76,7 @@ def _row(table: Table) -> tuple[str, ...]:
     against = paired_difference(ours.accuracy.values, old.accuracy.values) if ours and old else None
     rounds = rounds_to_fedalt(table)
     return (
-        table.name,
+        f"{table.title}, {100 * table.cohort:g}%",
         table.split,
         f"{first.label} {ACCURACY.mean_text(first.accuracy)}",
         ACCURACY.mean_text(ours.accuracy) if ours is not None else "–",

@@ -1,0 +1,58 @@
+"""Write the first part of docs/results.md, and its picture, from the summary of a study in docs/study.
+
+python docs/results.py                  write them from docs/study
+python docs/results.py runs/study       take the summary of another study into docs/study first
+python docs/results.py --check          exit with 1 if the page or the picture is not what would be written
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from fedapm.report.study.lines import read_lines
+from fedapm.report.study.markdown import study_markdown
+from fedapm.report.study.overview import rank_figure
+from fedapm.report.study.tables import tables
+from fedapm.runs.files import read_json
+from fedapm.runs.layout import CARD, STUDY_INFO, SUMMARY
+
+DOCS = Path(__file__).parent
+STUDY, PAGE, PICTURE = DOCS / "study", DOCS / "results.md", DOCS / "images" / "study-ranks.svg"
+BEGIN, END = "<!-- Written by docs/results.py from docs/study/summary.csv. -->\n", "<!-- End of the study. -->\n"
+
+
+def made() -> dict[Path, str]:
+    """What the page and the picture should hold."""
+    found = tables(read_lines(STUDY / SUMMARY))
+    text = PAGE.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise SystemExit(f"{PAGE} lacks the lines {BEGIN.strip()} and {END.strip()}")
+    figure = PICTURE.relative_to(DOCS).as_posix()
+    part = study_markdown(found, read_json(STUDY / STUDY_INFO), read_json(STUDY / CARD), figure)
+    space = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    picture = str(rank_figure(found)).replace("<svg ", f"<svg {space} ", 1)
+    return {PAGE: f"{before}{BEGIN}\n{part}\n{END}{after}", PICTURE: picture}
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check both files; the exit code."""
+    if arguments and arguments[0] != "--check":
+        STUDY.mkdir(exist_ok=True)
+        for name in (SUMMARY, STUDY_INFO, CARD):
+            shutil.copyfile(Path(arguments[0]) / name, STUDY / name)
+    stale = [path for path, text in made().items() if not path.is_file() or path.read_text("utf-8") != text]
+    if arguments == ["--check"]:
+        for path in stale:
+            print(f"{path} is not what python docs/results.py writes.", file=sys.stderr)
+        return 1 if stale else 0
+    for path, text in made().items():
+        path.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,240 @@
+"""``fedapm study`` from one file: killed and started again, with one worker and with two, refused where it is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedapm.errors import FedapmError
+from fedapm.experiments.study.estimate import Cost, duration
+from fedapm.experiments.study.settings import read_study
+from fedapm.runs.records import find_runs
+from tests.helpers.cli import assert_refused, fedapm
+
+ROOT = Path(__file__).parents[2]
+TINY = """
+title = "Tiny"
+methods = ["fedapm", "fedavg"]
+splits = ["chosen"]
+cohorts = [0.5]
+rounds = 2
+trials = 2
+seeds = [0, 1]
+
+[cases.digits]
+title = "Digits"
+data = {name = "digits", clients = 4}
+solver = {batch_size = 200, epochs = 1}
+engine = {checkpoint_every = 1}
+"""
+TIMES = ("cpu_seconds", "cpu_to_level")
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """What the steps left, without anything that depends on the clock or the workers."""
+    found = [*folder.rglob("rounds.jsonl"), *folder.rglob("tuned.toml"), *folder.rglob("compare/*/*/*/config.toml")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def summary(folder: Path) -> list[dict[str, str]]:
+    rows = list(csv.DictReader((folder / "summary.csv").read_text().splitlines()))
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("file") / "study.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def straight(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything with one worker, without a break."""
+    out = tmp_path_factory.mktemp("study") / "out"
+    done = fedapm("study", file, "--out", out, "--workers", 1)
+    assert done.code == 0, done.err
+    assert "About" in done.err
+    assert "left with 1 process" in done.err
+    assert re.search(r"^Digits, 50% of clients a round, chosen split: FedA", done.out, re.M)
+    assert f"Report: {out / 'report.html'}" in done.out.replace("\n", "")
+    return out
+
+
+def test_killed_while_it_tunes_it_goes_on_with_two_workers_to_the_same_bits(
+    file: Path, straight: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "fedapm", "study", str(file), "--out", str(out), "--workers", "2"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+    while not list(out.glob("digits/*/tune/*/trials/*/1/seed-*/rounds.jsonl")):
+        assert first.poll() is None, "it ended before it tuned"
+        assert time.monotonic() < end, "it never tuned"
+        time.sleep(0.005)
+    first.kill()
+    first.wait()
+    assert not (out / "summary.csv").exists()
+    again = fedapm(*command[3:])
+    assert again.code == 0, again.err
+    assert "measuring" not in again.err, "what was measured is remembered"
+    assert results(out) == results(straight)
+    assert summary(out) == summary(straight)
+
+
+def test_a_line_for_each_run_with_everything_in_it(straight: Path) -> None:
+    rows = summary(straight)
+    assert [(row["method"], row["split"], row["seed"]) for row in rows] == [
+        ("fedapm", "chosen", "0"),
+        ("fedapm", "chosen", "1"),
+        ("fedavg", "unsplit", "0"),
+        ("fedavg", "unsplit", "1"),
+    ]
+    runs = {(run.info["method"], run.seed): run for run in find_runs(straight / "digits" / "cohort-0.5" / "compare")}
+    for row in rows:
+        record = runs[row["method"], int(row["seed"])].rounds[-1]
+        (last,) = record["evaluations"].values()
+        for column, metric in (("accuracy", "accuracy"), ("f1", "f1"), ("test_loss", "test_loss")):
+            assert float(row[column]) == pytest.approx(last[metric]["mean"], rel=1e-4)
+        assert float(row["worst10"]) == pytest.approx(last["accuracy"]["worst10"], rel=1e-4)
+        assert int(row["bytes"]) == record["total_bytes_up"] + record["total_bytes_down"]
+        assert row["rival"] == "FedAvg"
+        assert row["status"] == "complete"
+        assert row["cohort"] == "0.5"
+    fedavg = {row["seed"]: row for row in rows if row["method"] == "fedavg"}
+    assert all(row["level"] == fedavg[row["seed"]]["accuracy"] for row in rows)
+    assert all(row["rounds_to_level"] for row in fedavg.values()), "a rival reaches its own level"
+    assert rows[0]["settings"]
+    assert not rows[1]["settings"]
+
+
+def test_settings_are_chosen_on_validation_data_with_other_seeds(straight: Path) -> None:
+    part = straight / "digits" / "cohort-0.5"
+    trials = find_runs(part / "tune")
+    assert len(trials) == 4
+    assert {run.seed for run in trials} == {100}
+    assert all("validation = 0.2" in run.config for run in trials)
+    assert all("validation = 0.0" in run.config for run in find_runs(part / "compare"))
+    chosen = json.loads((part / "split" / "split.json").read_text())
+    assert chosen["arguments"]["method"] == "FedAPM"
+    assert chosen["settings"]["data"]["validation"] == 0.2
+    assert not list(part.glob("compare/**/checkpoints")), "checkpoints of complete runs are not kept"
+
+
+def test_the_page_is_made_of_the_summary_alone(straight: Path, tmp_path: Path) -> None:
+    page = (straight / "report.html").read_text()
+    for name in ("summary.csv", "study.json"):
+        (tmp_path / name).write_bytes((straight / name).read_bytes())
+    done = fedapm("report", tmp_path)
+    assert done.code == 0, done.err
+    assert (tmp_path / "report.html").read_text() == page
+    assert page.count("<svg") == 1
+    assert "Ranks by mean accuracy" in page
+    assert 'href="digits/cohort-0.5/compare/report.html"' in page
+    assert (straight / "digits/cohort-0.5/compare/report.html").is_file()
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert sorted(set(ids)) == sorted(ids)
+
+
+def test_started_again_it_finds_everything_done(file: Path, straight: Path) -> None:
+    before = results(straight)
+    again = fedapm("study", file, "--out", straight, "--only", "digits")
+    assert again.code == 0, again.err
+    assert results(straight) == before
+    assert "About 0 s left" in again.err
+
+
+def test_another_study_in_the_same_folder_is_refused(straight: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    for text, named in (
+        (TINY.replace("trials = 2", "trials = 3"), "trials of the case digits is other"),
+        (TINY.replace("clients = 4", "clients = 5"), "settings of the case digits is other"),
+        (TINY.replace("[cases.digits]", "[cases.numbers]"), "the case digits is gone"),
+    ):
+        other.write_text(text)
+        assert_refused(fedapm("study", other, "--out", straight), "was begun with another study", named)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("trials = 2", "trails = 2", "trails"),
+        ("trials = 2", "trials = 0", "trials"),
+        ("[0.5]", "[1.5]", "1.5 is not a share"),
+        ('"fedavg"', '"fedavgg"', "did you mean 'fedavg'"),
+        ('["chosen"]', '["auto"]', "splits"),
+        ("seeds = [0, 1]", "seeds = [0, 100]", "tune_seeds"),
+        ("seeds = [0, 1]", "seeds = [0, 0]", "each only once"),
+        ('title = "Digits"', 'titel = "Digits"', "cases.digits.titel"),
+        ("epochs = 1", "epocs = 1", "epocs"),
+        ("checkpoint_every = 1", "count = 2", "engine.count"),
+        ('data = {name = "digits", clients = 4}', "", "names no data"),
+        ('data = {name = "digits", clients = 4}', 'file = "no.toml"', "no.toml does not exist"),
+        ('name = "digits"', 'name = "digitz"', "digitz"),
+        ('name = "digits"', 'name = "motionsense", root = "/nowhere"', "--only"),
+        ("[cases.digits]", "[cases.Digits]", "lower-case"),
+        ("[cases.digits]", "[case.digits]", "no cases"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_left_behind(tmp_path: Path, old: str, new: str, named: str) -> None:
+    assert old in TINY
+    path, out = tmp_path / "study.toml", tmp_path / "out"
+    path.write_text(TINY.replace(old, new))
+    assert_refused(fedapm("study", path, "--out", out), named)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["study.toml"]
+
+
+def test_an_unknown_case_is_refused(file: Path, tmp_path: Path) -> None:
+    assert_refused(fedapm("study", file, "--only", "digit", "--out", tmp_path / "out"), "did you mean 'digits'")
+    assert_refused(fedapm("study", file, "--workers", "0", "--out", tmp_path / "out"), "at least one")
+
+
+def test_the_estimate_leaves_nothing_behind_and_passes_over_missing_data(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(TINY + '\n[cases.sensors.data]\nname = "motionsense"\nroot = "/nowhere"\n')
+    done = fedapm("study", path, "--estimate", "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert "of processor time" in done.out
+    assert "left out: sensors:" in done.out
+    assert [entry.name for entry in tmp_path.iterdir()] == ["study.toml"]
+
+
+def test_the_arithmetic_of_the_estimate() -> None:
+    cost = Cost(start=1.0, client=0.5, evaluation=0.2, closing=3.0, clients=20, evaluate_every=5)
+    assert cost.run(10, 0.3) == pytest.approx(1.0 + 10 * 6 * 0.5 + 3 * 0.2 + 3.0)
+    assert [duration(seconds) for seconds in (59, 1800, 9000)] == ["59 s", "30 min", "2.5 h"]
+
+
+def test_the_examples_are_studies() -> None:
+    small, whole = (read_study(ROOT / "examples" / f"study{size}.toml") for size in ("-small", ""))
+    assert [case.name for case in small.cases] == ["digits"]
+    assert len(whole.cases) == 10
+    for case in whole.cases:
+        assert case.plan.cohorts == (0.3, 0.1)
+        assert case.plan.splits == ("chosen", "paper")
+        assert len(case.plan.method_names) == 15
+        assert {"scaffold", "local", "fedapm-paper", "fedapm"} <= {*case.plan.method_names}
+        slow = case.name in ("cifar-cnn", "motionsense-raw")
+        assert (case.plan.trials, len(case.plan.seeds)) == ((4, 3) if slow else (8, 5))
+    assert {case.name: case.experiment.data.concentration for case in whole.cases}["cifar-features-skewed"] == 0.1
+
+
+def test_methods_that_take_no_split_are_run_once() -> None:
+    (case,) = read_study(ROOT / "examples" / "study-small.toml").cases
+    assert case.groups == {
+        "chosen": ["fedapm", "fedapm-paper", "fedalt"],
+        "paper": ["fedapm", "fedapm-paper", "fedalt"],
+        "unsplit": ["fedavg", "local"],
+    }
+
+
+def test_a_folder_is_not_a_study(tmp_path: Path) -> None:
+    with pytest.raises(FedapmError, match="is a folder"):
+        read_study(tmp_path)
