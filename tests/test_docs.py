@@ -138,6 +138,13 @@ def test_the_generated_pages_are_up_to_date():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_results_are_those_of_the_summary():
+    check = [sys.executable, str(ROOT / "docs" / "results.py"), "--check"]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (ROOT / "docs" / "study" / "summary.csv").stat().st_size < 500_000
+
+
 def parsed(words: list[str]) -> list[str]:
     """The name of the command that these words mean, all of them accepted by its parser."""
     command, name = get_command(cli.app), []

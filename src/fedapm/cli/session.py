@@ -16,9 +16,9 @@ from fedapm.loggers.console import configure
 from fedapm.report import summary_table, write_report
 from fedapm.report.card import write_card
 from fedapm.report.split.search import read_search
+from fedapm.report.study import words
 from fedapm.report.study.lines import read_lines
 from fedapm.report.study.tables import tables
-from fedapm.report.study.words import sentence
 from fedapm.runs.folder import entered
 from fedapm.runs.layout import SPLIT_PICTURE, SUMMARY
 from fedapm.runs.provenance import command_line, timed
@@ -79,7 +79,7 @@ def print_study(folder: Path, report: Path, as_json: bool = False) -> None:
         print(json.dumps({"report": str(report), "rows": [asdict(line) for line in lines]}, indent=2))
         return
     for table in tables(lines):
-        print_line(f"{table.name}, {table.split} split: {sentence(table)}")
+        print_line(f"{table.name}, {table.split} split: {words.sentence(table)}")
     print_line(f"Summary: {folder / SUMMARY}")
     print_line(f"Report: {report}")
 

@@ -64,7 +64,7 @@ def _print(rows: Sequence[Row], workers: int, missing: Mapping[str, str], *, err
     processes = f"{workers} {'process' if workers == 1 else 'processes'}"
     table = Table(
         title=f"About {duration(left / workers)} left with {processes}, {duration(left)} of processor time",
-        caption="from a measured round of each method; the search of the split counts as four runs",
+        caption="from a measured round of each method",
         title_justify="left",
         caption_justify="left",
         pad_edge=False,

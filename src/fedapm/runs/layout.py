@@ -65,6 +65,7 @@ PAPER_FRACTION = "fraction"
 STUDY_SPLIT = "split"
 STUDY_TUNE = "tune"
 STUDY_COMPARE = "compare"
+STUDY_CHOICE = "choice.json"
 SUMMARY = "summary.csv"
 MEASURED = "measured.json"
 

@@ -10,27 +10,37 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedapm.algorithms import FedAPM
 from fedapm.data import Federation
 from fedapm.experiments import build, compare
 from fedapm.experiments.alike import Alike
-from fedapm.experiments.settings import DataSettings, Experiment, Tables
+from fedapm.experiments.settings import Experiment, Tables
 from fedapm.experiments.study.settings import Case
 from fedapm.report.comparison.page import render
 from fedapm.report.split.page import write_split_report
 from fedapm.report.study.collect import collect
 from fedapm.report.study.lines import write_lines
-from fedapm.runs.files import read_json, write_atomic
-from fedapm.runs.layout import CHECKPOINTS, INFO, REPORT, STUDY_COMPARE, STUDY_SPLIT, STUDY_TUNE, SUMMARY, TRIALS
+from fedapm.runs.files import read_json, write_atomic, write_json
+from fedapm.runs.layout import (
+    CHECKPOINTS,
+    INFO,
+    REPORT,
+    STUDY_CHOICE,
+    STUDY_COMPARE,
+    STUDY_SPLIT,
+    STUDY_TUNE,
+    SUMMARY,
+    TRIALS,
+)
 from fedapm.runs.records import find_runs, is_run
 from fedapm.tuning.run import SHARE
-from fedapm.tuning.split.options import FULL_RUNS, SplitOptions
-from fedapm.tuning.split.record import recorded_choice
+from fedapm.tuning.split.options import SplitOptions
 from fedapm.tuning.split.run import find_split
 
 logger = logging.getLogger(__name__)
-CHOSEN = "chosen"
+CHOSEN, PAPER = "chosen", "paper"
 
 
 @dataclass(frozen=True)
@@ -78,16 +88,22 @@ class Part:
         """Refuse what is wrong with the settings of any step; no data is read."""
         self._chooser()
         for split in self.case.groups:
-            self._alike(split, [{}]).check()
+            self._alike(split, ()).check()
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The methods that are tuned and run together, by split; the paper's is left out where it was chosen."""
+        same = self._choice().get("as_paper", False)
+        return {split: methods for split, methods in self.case.groups.items() if not (same and split == PAPER)}
 
     def steps(self) -> Iterator[Step]:
         """What there is to do, in order."""
         case, plan = self.case, self.case.plan
         if CHOSEN in case.groups:
             yield Step(
-                "choosing the split", (FedAPM.name,), FULL_RUNS, case.tune_rounds, self._split_done, self._choose
+                "choosing the split", (FedAPM.name,), plan.split_runs, case.rounds, self._split_done, self._choose
             )
-        for split, methods in case.groups.items():
+        for split, methods in self.groups.items():
             trials = plan.trials * len(plan.tune_seeds)
             folder = self.folder / STUDY_TUNE / split / TRIALS
             yield Step(
@@ -98,7 +114,7 @@ class Part:
                 _share_of(folder, "*/*/seed-*", trials * len(methods)),
                 self._tuning(split),
             )
-        for split, methods in case.groups.items():
+        for split, methods in self.groups.items():
             seeds = len(plan.seeds)
             folder = self.folder / STUDY_COMPARE / split
             yield Step(
@@ -128,33 +144,45 @@ class Part:
         """The run that the split is searched for."""
         plan = self.case.plan
         layers = [*self.layers, {"data": self.case.choosing}]
-        engine = {"rounds": self.case.tune_rounds} | ({"workers": self.workers} if self.workers else {})
-        return compare.plans([FedAPM.name], plan.tune_seeds[:1], *layers, {"engine": engine})[0]
+        workers = [{"engine": {"workers": self.workers}}] if self.workers else []
+        return compare.plans([FedAPM.name], plan.tune_seeds[:1], *layers, *workers)[0]
+
+    def _choice(self) -> dict[str, Any]:
+        """What was chosen; empty before that."""
+        path = self.folder / STUDY_CHOICE
+        return read_json(path) if path.is_file() else {}
 
     def _split_done(self) -> float:
-        return float(recorded_choice(self.folder / STUDY_SPLIT) is not None)
+        return float(bool(self._choice()))
 
     def _choose(self) -> None:
-        experiment, folder = self._chooser(), self.folder / STUDY_SPLIT
-        if recorded_choice(folder) is not None:
+        if self._choice():
             return
-        data = experiment.data
-        first = experiment.engine.seed
+        experiment, folder = self._chooser(), self.folder / STUDY_SPLIT
+        data, first = experiment.data, experiment.engine.seed
+        clients = build.federation(replace(data, validation=0.0))
         found = find_split(
             experiment,
-            build.federation(_without_validation(data)),
+            clients,
             folder,
-            options=SplitOptions(seeds=(first, first + 1), validation=data.validation or SHARE),
+            options=SplitOptions(
+                budget=self.case.plan.split_runs * self.case.rounds,
+                seeds=(first, first + 1),
+                validation=data.validation or SHARE,
+            ),
         )
         for sentence in found.advice:
             logger.info(sentence)
         write_split_report(folder)
         _drop_checkpoints(folder)
+        chosen = replace(experiment, model=experiment.model.with_patterns(**found.chosen.patterns))
+        personal = [_personal(one, clients) for one in (chosen, experiment)]
+        choice = {"model": found.chosen.patterns, "personal": personal[0], "as_paper": personal[0] == personal[1]}
+        write_json(self.folder / STUDY_CHOICE, choice)
 
     def _split_layers(self, split: str) -> list[Tables]:
         """What the split of a group adds to the settings."""
-        choice = recorded_choice(self.folder / STUDY_SPLIT) if split == CHOSEN else None
-        return [{"model": choice}] if choice is not None else []
+        return [{"model": self._choice()["model"]}] if split == CHOSEN else []
 
     def _alike(self, split: str, more: Sequence[Tables] | None = None) -> Alike:
         case = self.case
@@ -188,8 +216,9 @@ def parts(cases: Sequence[Case], out: Path, root: Path | None = None, workers: i
     return [Part(case, cohort, out, root, workers) for case in cases for cohort in case.plan.cohorts]
 
 
-def _without_validation(data: DataSettings) -> DataSettings:
-    return replace(data, validation=0.0)
+def _personal(experiment: Experiment, clients: Federation) -> list[str]:
+    """The names of the personal parameters."""
+    return sorted(build.plan(experiment, clients).problem.network(0).split.personal)
 
 
 def _share_of(folder: Path, pattern: str, total: int) -> Callable[[], float]:

@@ -48,10 +48,13 @@ class Plan:
     """Shares of clients in a round."""
     rounds: PositiveInt | None = None
     """Rounds of a run; the case's `engine.rounds` if not given."""
+    split_runs: PositiveInt = 16
+    """What the search of the split may cost, in runs of that many rounds; with 16 the last few splits are trained to
+    their end, with two seeds."""
     trials: PositiveInt = 8
     """Trials of each method in the search, the first of them with its present settings."""
     tune_rounds: PositiveInt | None = None
-    """Rounds of a trial, and of the search of the split; those of a run if not given."""
+    """Rounds of a trial; those of a run if not given."""
     tune_seeds: tuple[int, ...] = (100,)
     """Seeds of the trials. They are other ones than those of the runs."""
     space: str = "wide"

@@ -13,7 +13,7 @@ from fedapm.report.comparison.series import Series, all_series, best_score, grou
 from fedapm.report.comparison.summary import last_drift
 from fedapm.report.study.lines import UNSPLIT, Line
 from fedapm.runs.files import read_json
-from fedapm.runs.layout import SPLIT_INFO, STUDY_COMPARE, STUDY_SPLIT, STUDY_TUNE, TIMINGS, TUNE_INFO
+from fedapm.runs.layout import STUDY_CHOICE, STUDY_COMPARE, STUDY_TUNE, TIMINGS, TUNE_INFO
 from fedapm.runs.records import JsonLines, Run, find_runs
 from fedapm.runs.schema import TimingLine, TuneInfo, read
 
@@ -52,7 +52,7 @@ def collect(folder: Path, case: str, about: Mapping[str, Any], cohort: float) ->
     rival, levels = _best(model for model in models if model.series.group.method not in OURS)
     searches = {split: read(TuneInfo, folder / STUDY_TUNE / split / TUNE_INFO) for split in splits}
     first = next((split for split in about["plan"]["splits"] if split in splits), UNSPLIT)
-    personal = _personal(folder / STUDY_SPLIT)
+    personal = _personal(folder / STUDY_CHOICE)
     lines = []
     told: set[tuple[str, str]] = set()
     for model in models:
@@ -142,14 +142,14 @@ def _processor_seconds(run: Run) -> list[float]:
     return [float(row.get("processor_seconds", row.get("seconds", 0.0))) for row in rows]
 
 
-def _personal(folder: Path) -> str:
-    """What is personal in the split that was chosen."""
-    if not (folder / SPLIT_INFO).is_file():
+def _personal(path: Path) -> str:
+    """What is personal in the split that was chosen, and whether that is the paper's."""
+    if not path.is_file():
         return ""
-    chosen = read_json(folder / SPLIT_INFO).get("chosen", {})
-    if chosen.get("shared"):
-        return f"all but {' '.join(chosen['shared'])}"
-    return " ".join(chosen.get("personal", [])) or "nothing"
+    choice = read_json(path)
+    patterns = choice["model"]
+    said = f"all but {' '.join(patterns['shared'])}" if patterns.get("shared") else " ".join(patterns["personal"])
+    return f"{said or 'nothing'}{', the same as the paper split' if choice['as_paper'] else ''}"
 
 
 def _settings(found: Mapping[str, Any]) -> str:

@@ -52,7 +52,7 @@ def study_markdown(found: Sequence[Table], info: Mapping[str, Any], card: Mappin
 
 def _section(table: Table) -> list[str]:
     also = [text for text in (against_published_method(table), against_fedalt(table)) if text]
-    personal = [f"Personal is `{table.personal}`."] if table.personal else []
+    personal = [f"Personal: `{table.personal}`."] if table.personal else []
     heading = (
         "Method",
         _title(ACCURACY),
