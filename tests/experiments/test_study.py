@@ -14,7 +14,9 @@ import pytest
 
 from fedapm.errors import FedapmError
 from fedapm.experiments.study.estimate import Cost, duration
+from fedapm.experiments.study.part import Part
 from fedapm.experiments.study.settings import read_study
+from fedapm.runs.files import write_json
 from fedapm.runs.records import find_runs
 from tests.helpers.cli import assert_refused, fedapm
 
@@ -233,6 +235,15 @@ def test_methods_that_take_no_split_are_run_once() -> None:
         "paper": ["fedapm", "fedapm-paper", "fedalt"],
         "unsplit": ["fedavg", "local"],
     }
+
+
+def test_a_chosen_split_that_is_the_papers_is_run_once(tmp_path: Path) -> None:
+    (case,) = read_study(ROOT / "examples" / "study-small.toml").cases
+    part = Part(case, 0.3, tmp_path)
+    assert list(part.groups) == ["chosen", "paper", "unsplit"]
+    for same, groups in ((False, ["chosen", "paper", "unsplit"]), (True, ["chosen", "unsplit"])):
+        write_json(part.folder / "choice.json", {"model": {"personal": ["head"]}, "as_paper": same})
+        assert list(part.groups) == groups
 
 
 def test_a_folder_is_not_a_study(tmp_path: Path) -> None:

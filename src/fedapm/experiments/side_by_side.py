@@ -19,7 +19,8 @@ from fedapm.errors import Diverged, Interrupted
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.experiments.settings import Experiment
-from fedapm.loggers.console import ProgressDisplay, score_text
+from fedapm.loggers.console import ProgressDisplay
+from fedapm.loggers.rounds import score_text
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.pool import Parent, Pool, serve
 from fedapm.simulation.problem import Model
