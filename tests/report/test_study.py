@@ -19,6 +19,7 @@ from fedapm.report.study.words import against_fedalt, against_published_method, 
 from tests.helpers.unit import refused
 
 PLAN = {"methods": ["fedapm", "fedavg"], "trials": 2, "seeds": [0, 1, 2], "cohorts": [0.3], "splits": ["chosen"]}
+PLAN |= {"rounds": 20, "tune_rounds": 10}
 INFO = {"title": "A study", "cases": {"digits": {"title": "Digits", "plan": PLAN}}}
 
 

@@ -16,6 +16,7 @@ from fedapm.experiments.run import execute
 from fedapm.experiments.side_by_side import one_process
 from fedapm.experiments.study.part import Part, Step
 from fedapm.experiments.study.settings import Case
+from fedapm.loggers.console import ProgressDisplay
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.layout import MEASURED
 from fedapm.simulation.loop import Callback
@@ -36,6 +37,7 @@ class Cost:
     evaluation: float
     """All clients, once."""
     closing: float
+    """The closing phase, reckoned from its epochs: it trains all clients, and would take longer than the round."""
     clients: int
     """How many there are."""
     evaluate_every: int
@@ -47,17 +49,12 @@ class Cost:
 
 
 class _Clock(Callback):
-    """Takes the processor time of round 0, which is only evaluated, of round 1 and of the closing phase."""
+    """Takes the processor time of round 0, which is only evaluated, and of round 1."""
 
     def __init__(self) -> None:
         self.at = [time.process_time()]
 
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
-        """Take the time."""
-        del state, record, seconds
-        self.at.append(time.process_time())
-
-    def on_closing(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Take the time."""
         del state, record, seconds
         self.at.append(time.process_time())
@@ -72,12 +69,16 @@ def measure(part: Part) -> dict[str, Cost]:
     Returns:
         What each method takes; one that diverges in its first round has what it took until then.
     """
-    clients = part.clients()
-    return {name: _cost(part, name, clients) for name in part.case.plan.method_names}
+    clients, names, costs = part.clients(), part.case.plan.method_names, {}
+    with ProgressDisplay() as display:
+        for done, name in enumerate(names):
+            display(f"{part.case.title}: measuring a round of each method", done, len(names))
+            costs[name] = _cost(part, name, clients)
+    return costs
 
 
 def _cost(part: Part, method: str, clients: Federation) -> Cost:
-    layers = [*part.layers, {"engine": {"rounds": 1, "evaluate_every": 1}}]
+    layers = [*part.layers, {"engine": {"rounds": 1, "evaluate_every": 1, "final_personal_epochs": 0}}]
     (experiment,) = compare.plans([method], part.case.plan.seeds[:1], *layers)
     began, clock = time.process_time(), _Clock()
     spec = one_process(build.plan(experiment, clients))
@@ -85,16 +86,14 @@ def _cost(part: Part, method: str, clients: Federation) -> Cost:
         execute(spec, None, progress=False, callbacks=[lambda *_: clock])
     except Diverged as error:
         logger.warning("%s This was only to measure the time.", error)
-    ended = [*clock.at, *[time.process_time()] * (4 - len(clock.at))]
-    start, evaluation, first, closing = (
-        ended[0] - began,
-        ended[1] - ended[0],
-        ended[2] - ended[1],
-        ended[3] - ended[2],
-    )
-    count = spec.schedule.sampling.size(len(clients))
-    every = part.experiment(method).engine.evaluate_every
-    return Cost(start, max(first - evaluation, 0.0) / count, evaluation, closing, len(clients), every)
+    at = [*clock.at, *[time.process_time()] * (3 - len(clock.at))]
+    evaluation = at[1] - at[0]
+    client = max(at[2] - at[1] - evaluation, 0.0) / spec.schedule.sampling.size(len(clients))
+    engine, epochs = part.experiment(method).engine, max(experiment.solver.epochs, 1)
+    closes = experiment.algorithm.personal_field is not None
+    # a round has two phases of so many epochs for those who have a personal part
+    closing = len(clients) * client * engine.final_personal_epochs / (2 * epochs) if closes else 0.0
+    return Cost(at[0] - began, client, evaluation, closing, len(clients), engine.evaluate_every)
 
 
 Costs = Mapping[str, Mapping[str, Cost]]
@@ -117,7 +116,6 @@ def measured(cases: Sequence[Case], out: Path, root: Path | None, *, keep: bool)
         if {*known.get(case.name, {})} == {*case.plan.method_names}:
             found[case.name] = {name: Cost(**cost) for name, cost in known[case.name].items()}
             continue
-        logger.info("%s: measuring a round of each method.", case.title)
         found[case.name] = measure(Part(case, min(case.plan.cohorts), out, root))
         known[case.name] = {name: asdict(cost) for name, cost in found[case.name].items()}
         if keep:

@@ -157,6 +157,7 @@ class Case:
     def as_dict(self) -> dict[str, Any]:
         """What a folder must have been begun with to go on with this case."""
         plan = plain(asdict(self.plan)) | {"methods": list(self.plan.method_names)}
+        plan |= {"rounds": self.rounds, "tune_rounds": self.tune_rounds}
         return {"title": self.title, "plan": plan, "settings": list(self.tables), "choosing": self.choosing}
 
 

@@ -11,8 +11,10 @@ from matplotlib.patches import Rectangle
 
 from fedapm.report.figures.canvas import INK, as_html, drawing, short
 
-CELL, ROW, BESIDE, ABOVE, WIDTH = 0.5, 0.27, 1.35, 1.6, 7.6
-"""Inches: a cell's width and height, the names of methods, the names of data sets, and the narrowest figure."""
+CELL, ROW, BESIDE, LETTER, WIDTH = 0.5, 0.27, 1.35, 0.055, 7.6
+"""Inches: a cell's width and height, the names of methods, a letter of a slanted name, and the narrowest figure."""
+LONGEST = 34
+"""Letters of a data set's name that are shown."""
 SHADES = LinearSegmentedColormap.from_list("ranks", ["#0b6e4f", "#9fd3b6", "#f4f1de", "#e8b08a", "#b5482a"])
 MISSING = "#d9dcdf"
 DARK = (0.18, 0.82)
@@ -35,7 +37,8 @@ def draw_ranks(
     """
     with drawing():
         across, down = CELL * len(columns), ROW * len(ranks)
-        width, height = max(WIDTH, BESIDE + across + ABOVE), ABOVE + down
+        above = 0.3 + LETTER * max((len(short(title, LONGEST)) for title in columns), default=0)
+        width, height = max(WIDTH, BESIDE + across + above), above + down
         figure = Figure(figsize=(width, height))
         axes = figure.add_axes((BESIDE / width, 0, across / width, down / height))
         worst = max((rank for row in ranks.values() for rank in row if rank is not None), default=1)
@@ -52,7 +55,7 @@ def draw_ranks(
         axes.set_xlim(-0.5, len(columns) - 0.5)
         axes.set_ylim(len(ranks) - 0.5, -0.5)
         axes.set_yticks(range(len(ranks)), [short(label, 18) for label in ranks])
-        axes.set_xticks(range(len(columns)), [short(title, 34) for title in columns], rotation=45, ha="left")
+        axes.set_xticks(range(len(columns)), [short(title, LONGEST) for title in columns], rotation=45, ha="left")
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
         axes.grid(visible=False)

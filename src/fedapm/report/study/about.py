@@ -11,8 +11,8 @@ from fedapm.report.study.tables import Table
 PROTOCOL = (
     "The chosen split is the one found for FedAPM on validation data, the paper's that of the data set's defaults; all "
     "methods that take a split have the same one. Every method had the same number of trials, the first with its "
-    "default settings, scored on a part of each client's training data with other seeds than those of the runs. Test "
-    "data was used by the runs of these tables alone. Scores are those after the last round and the closing phase."
+    "default settings, scored on a part of each client's training data with other seeds than those of the runs. "
+    "Within the study nothing was chosen by test data. Scores are those after the last round and the closing phase."
 )
 READING = (
     "Accuracy is the mean over clients, then mean ± standard deviation over seeds. Differences are paired by seed, "
@@ -36,8 +36,9 @@ def budgets(cases: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _budget(plan: Mapping[str, Any]) -> str:
     cohorts = listed(f"{100 * share:g}%" for share in plan["cohorts"])
     return (
-        f"{counted(len(plan['methods']), 'method')}, {counted(plan['trials'], 'trial')} each, "
-        f"{counted(len(plan['seeds']), 'seed')}, {cohorts} of clients a round, {listed(plan['splits'])} split"
+        f"{counted(len(plan['methods']), 'method')}, {counted(plan['trials'], 'trial')} of "
+        f"{counted(plan['tune_rounds'], 'round')} each, then {counted(len(plan['seeds']), 'seed')} of "
+        f"{counted(plan['rounds'], 'round')}, {cohorts} of clients a round, {listed(plan['splits'])} split"
     )
 
 

@@ -13,6 +13,7 @@ from fedapm.report.comparison.series import Series, all_series, best_score, grou
 from fedapm.report.comparison.summary import last_drift
 from fedapm.report.study.lines import UNSPLIT, Line
 from fedapm.runs.files import read_json
+from fedapm.runs.folder import before_closing
 from fedapm.runs.layout import STUDY_CHOICE, STUDY_COMPARE, STUDY_TUNE, TIMINGS, TUNE_INFO
 from fedapm.runs.records import JsonLines, Run, find_runs
 from fedapm.runs.schema import TimingLine, TuneInfo, read
@@ -30,9 +31,21 @@ class _Model:
     series: Series
     run: Run
 
+    def curve(self) -> list[tuple[int, float]]:
+        """Its accuracy in every evaluated round. The closing phase comes after the last round and is no part of it."""
+        rows = [before_closing(row) for row in self.run.evaluated]
+        values = [
+            (int(row["round"]), score(row["evaluations"].get(self.series.view) or {}, ACCURACY.name)) for row in rows
+        ]
+        return [(number, value) for number, value in values if value is not None]
+
     def final(self) -> float | None:
-        """Its accuracy after the last round."""
-        return score(self.series.last(self.run), ACCURACY.name) if self.run.complete else None
+        """Its accuracy after the last round, before a closing phase."""
+        return self.curve()[-1][1] if self.run.complete and self.curve() else None
+
+    def first_round(self, level: float | None) -> int | None:
+        """The first evaluated round at a level or above it."""
+        return None if level is None else next((number for number, value in self.curve() if value >= level), None)
 
 
 def collect(folder: Path, case: str, about: Mapping[str, Any], cohort: float) -> list[Line]:
@@ -98,7 +111,7 @@ def _best(models: Iterable[_Model]) -> tuple[str, dict[int, float]]:
 def _line(model: _Model, known: Mapping[str, Any], level: float | None, fedalt: float | None) -> Line:
     run, series = model.run, model.series
     last = series.last(run)
-    reached = _first_round(series, run, level)
+    reached = model.first_round(level)
     spent = _processor_seconds(run)
     return Line(
         **known,
@@ -123,17 +136,9 @@ def _line(model: _Model, known: Mapping[str, Any], level: float | None, fedalt: 
         bytes_to_level=sent_bytes(run.rounds[reached]) if reached is not None else None,
         cpu_to_level=sum(spent[: reached + 1]) if reached is not None and spent else None,
         fedalt_level=fedalt,
-        rounds_to_fedalt=_first_round(series, run, fedalt),
+        rounds_to_fedalt=model.first_round(fedalt),
         best_accuracy=best_score(series, run, ACCURACY.name),
     )
-
-
-def _first_round(series: Series, run: Run, level: float | None) -> int | None:
-    """The first evaluated round at a level or above it."""
-    if level is None:
-        return None
-    values = ((number, score(evaluation, ACCURACY.name)) for number, evaluation in series.evaluations(run))
-    return next((number for number, value in values if value is not None and value >= level), None)
 
 
 def _processor_seconds(run: Run) -> list[float]:

@@ -52,12 +52,13 @@ class Line:
     rival: str
     """The best rival: of all methods but FedAPM's own, with any split, the one with the highest mean accuracy."""
     level: float | None
-    """The rival's final accuracy in the same seed."""
+    """The rival's accuracy after its last round in the same seed; like everything on the way to it, before the closing
+    phase."""
     rounds_to_level: int | None
     bytes_to_level: float | None
     cpu_to_level: float | None
     fedalt_level: float | None
-    """FedAlt's final accuracy in the same seed, with the same split."""
+    """FedAlt's accuracy after its last round in the same seed, with the same split."""
     rounds_to_fedalt: int | None
     best_accuracy: float | None
     """Of any round, picked with test data, as published scores are."""

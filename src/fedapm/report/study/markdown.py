@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedapm.report import published
+from fedapm.report.numbers import counted
 from fedapm.report.page import escape_markdown
 from fedapm.report.study import overview
 from fedapm.report.study.about import PROTOCOL, READING, budgets, machine
@@ -34,7 +35,7 @@ def study_markdown(found: Sequence[Table], info: Mapping[str, Any], card: Mappin
         "",
         *_paragraphs([*budgets(info["cases"]), PROTOCOL, READING, machine(card)]),
         *(["```console", str(card["command"]), "```", ""] if card.get("command") else []),
-        f"Over {len(verdicts)} tables FedAPM is first beyond the noise in {counts['first']}, level with the best other "
+        f"Over {counted(len(verdicts), 'table')} FedAPM is first beyond the noise in {counts['first']}, level with the best other "
         f"method in {counts['level']}, and behind the first beyond the noise in {counts['behind']}.",
         "",
         *(f"- **{table.name}, {table.split} split.** {sentence(table)}" for table in found),
@@ -52,7 +53,7 @@ def study_markdown(found: Sequence[Table], info: Mapping[str, Any], card: Mappin
 
 def _section(table: Table) -> list[str]:
     also = [text for text in (against_published_method(table), against_fedalt(table)) if text]
-    personal = [f"Personal: `{table.personal}`."] if table.personal else []
+    personal = [f"Personal: {escape_markdown(table.personal)}."] if table.personal else []
     heading = (
         "Method",
         _title(ACCURACY),
@@ -78,7 +79,8 @@ def _section(table: Table) -> list[str]:
             if entry.settings or entry.complete
         ]
         titles = ("Method", "seeds that reach it", *(_title(column) for column in TO_LEVEL), "settings chosen")
-        lines += [f"To the final accuracy of the best rival, {table.rival}, seed by seed:", "", *_table(titles, cost)]
+        level = f"To the accuracy of the best rival, {table.rival}, after its last round, before the closing phase:"
+        lines += [level, "", *_table(titles, cost)]
     if rows_published := overview.published_rows(table):
         lines += [
             f"Published ({published.SOURCE}; the best of 300 rounds, of other networks, splits and draws of the data):",
