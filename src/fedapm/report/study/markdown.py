@@ -35,8 +35,8 @@ def study_markdown(found: Sequence[Table], info: Mapping[str, Any], card: Mappin
         "",
         *_paragraphs([*budgets(info["cases"]), PROTOCOL, READING, machine(card)]),
         *(["```console", str(card["command"]), "```", ""] if card.get("command") else []),
-        f"Over {counted(len(verdicts), 'table')} FedAPM is first beyond the noise in {counts['first']}, level with the best other "
-        f"method in {counts['level']}, and behind the first beyond the noise in {counts['behind']}.",
+        f"Over {counted(len(verdicts), 'table')} FedAPM is first beyond the noise in {counts['first']}, level with the "
+        f"best other method in {counts['level']}, and behind the first beyond the noise in {counts['behind']}.",
         "",
         *(f"- **{table.name}, {table.split} split.** {sentence(table)}" for table in found),
         "",
