@@ -35,7 +35,8 @@ class _Model:
         """Its accuracy in every evaluated round. The closing phase comes after the last round and is no part of it."""
         rows = [before_closing(row) for row in self.run.evaluated]
         values = [
-            (int(row["round"]), score(row["evaluations"].get(self.series.view) or {}, ACCURACY.name)) for row in rows
+            (int(row["round"]), score((row["evaluations"] or {}).get(self.series.view) or {}, ACCURACY.name))
+            for row in rows
         ]
         return [(number, value) for number, value in values if value is not None]
 
