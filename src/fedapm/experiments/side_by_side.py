@@ -173,6 +173,6 @@ class _Display:
 
     def _show(self) -> None:
         if self.bars is not None:
-            under_way = " · ".join(f"{name} {round}" for name, round in self._at.items())
+            under_way = " · ".join(f"{name}: {round}" for name, round in self._at.items())
             done = self._finished + sum(self._at.values())
             self.bars.update(f"{self._count} runs, rounds", done, self._rounds, under_way)
