@@ -20,7 +20,7 @@ from tests.flower.cases import CLIENTS, Case, dropped, same
 from tests.flower.grid import Carried, InProcessGrid, lost
 
 from attacks._child import TIMEOUT, Ended, finish, run, start, workshop
-from attacks.crash_points import FAILURES, MANY, Trap
+from attacks.crash_points import FAILURES, Trap
 from attacks.registry import attack
 from attacks.tally import Outcome, Tally
 from fedapm.core.messages import collect_messages
@@ -28,6 +28,8 @@ from fedapm.errors import FedapmError, Interrupted
 
 ROUNDS = 3
 KILLS = 80
+MANY = 151
+"""In a sample every so many-th point is tried."""
 
 
 class FailingNodes(InProcessGrid):

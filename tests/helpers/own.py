@@ -13,7 +13,8 @@ import numpy as np
 from fedapm import Federation
 
 def load(people=4, seed=0):
-    stored = np.load(__file__.replace("people_data.py", "people.npz"))
+    with np.load(__file__.replace("people_data.py", "people.npz")) as file:
+        stored = dict(file)
     keep = np.isin(stored["client"], np.unique(stored["client"])[:people])
     x, y, client = (stored[name][keep] for name in ("x", "y", "client"))
     return Federation.from_arrays(x, y, client, seed=seed, name="people")
