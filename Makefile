@@ -45,7 +45,7 @@ browser:                                ## Chromium for the report's tests, wher
 
 test:                                   ## the whole suite; the browser is fetched while the environment is made
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.dev browser
-	$(BIN)/pytest -n 3
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 attack: $(VENV)/.attack                 ## crashes, kills and fuzzing at length; QUICK=--quick for a sample
 	$(BIN)/python -m attacks $(QUICK)

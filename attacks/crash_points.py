@@ -22,7 +22,7 @@ from attacks.registry import attack
 from attacks.tally import Outcome, Tally
 
 FAILURES = ("ENOSPC", "EIO", "kill -9", "KeyboardInterrupt", "MemoryError")
-MANY = 61
+MANY = 149
 """In a sample every so many-th point is tried."""
 
 
