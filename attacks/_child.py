@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import shutil
@@ -18,9 +19,11 @@ from attacks.tally import Outcome
 
 TIMEOUT = 120.0
 """Seconds after which a command hangs; the tiny ones here take less than one."""
-NOT_COMPARED = ("sessions.jsonl", "timings.jsonl", "card.json", "card.md", "trials.db", "tune.json")
+NOT_COMPARED = ("sessions.jsonl", "timings.jsonl", "measured.json", "card.json", "card.md", "trials.db", "tune.json")
 """Files that hold times, and databases: equal runs differ in them. So do rows of clients, where unused ones lie about;
 what is in them shows in the models."""
+TIMES = ("cpu_seconds", "cpu_to_level")
+"""Columns of a table that hold times."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +60,26 @@ def prepare() -> None:
     import torch
 
     torch.set_num_threads(1)
-    import optuna  # noqa: F401 - children would each import it
+    import optuna
     import sklearn.datasets  # noqa: F401
 
     from fedapm import report
     from fedapm.cli import app, session  # noqa: F401
     from fedapm.data.sets import digits  # noqa: F401
     from fedapm.experiments import build
+    from fedapm.experiments.study import part
     from fedapm.report.split import page as split_page
+    from fedapm.report.study import page as study_page
     from fedapm.report.sweep import page as sweep_page
 
     def drawing(*_: Any) -> str:
         return "<p>drawn</p>"
 
-    for module, name in ((report, "render"), (sweep_page, "render_sweep"), (split_page, "render_split")):
+    pages = ((sweep_page, "render_sweep"), (split_page, "render_split"), (study_page, "render_study"))
+    for module, name in ((report, "render"), (part, "render"), *pages):
         setattr(module, name, drawing)
     split_page.split_png = lambda *_: b"drawn"
+    optuna.storages.RDBStorage("sqlite://")  # children would each import what it needs
     load, kept = build.federation, {}
 
     def federation(data: Any) -> Any:
@@ -154,10 +161,19 @@ def picture(folder: Path) -> dict[str, str]:
         path for place in folder.rglob("checkpoints") for path in sorted(place.glob("round-*"))[:-1] if place.is_dir()
     }
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(folder).as_posix(): hashlib.sha256(_without_times(path)).hexdigest()
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in NOT_COMPARED and path.suffix != ".rows" and path not in older
     }
+
+
+def _without_times(path: Path) -> bytes:
+    """What a file says beside the times in a table's columns."""
+    if path.suffix != ".csv":
+        return path.read_bytes()
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(file)]
+    return repr(rows).encode()
 
 
 def judged(last: Ended, found: dict[str, str], expected: dict[str, str]) -> tuple[Outcome, str]:

@@ -19,6 +19,7 @@ TINY = [
     "--set=engine.final_personal_epochs=1",
 ]
 ONE_FILE = "--set=engine.save_models=false"
+STUDY = Path(__file__).with_name("study.toml")
 
 
 @dataclass(frozen=True)
@@ -64,4 +65,5 @@ COMMANDS = (
             "--pruner=none",
         ),
     ),
+    Attacked("study", ("study", str(STUDY), "--workers=1")),
 )

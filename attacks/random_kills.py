@@ -27,9 +27,9 @@ KILLED = (
         ("run", *TINY, ONE_FILE, "--rounds=4", "--set=engine.engine=processes", "--workers=2"),
         ("--resume",),
     ),
-    *(one for one in COMMANDS if one.name in ("compare", "sweep", "split", "tune")),
+    *(one for one in COMMANDS if one.name in ("compare", "sweep", "split", "tune", "study")),
 )
-KILLS = {"run": 150, "run, worker processes": 60, "compare": 100, "sweep": 40, "split": 40, "tune": 60}
+KILLS = {"run": 150, "run, worker processes": 60, "compare": 100, "sweep": 40, "split": 40, "tune": 60, "study": 40}
 """How often each is killed."""
 
 
