@@ -190,18 +190,30 @@ def _try(attacked: Attacked, base: Path, at: int, failure: str, expected: dict[s
     return outcome, f"{where}: {what}"
 
 
-def _trapped(attacked: Attacked, base: Path, at: int, failure: str) -> Callable[[], None]:
-    body = attacked.begin(base / "out")
+def trapped(body: Callable[[], None], folder: Path, at: int, failure: str, report: Path) -> Callable[[], None]:
+    """A body with a trap in a folder.
 
-    def trapped() -> None:
-        trap = Trap(base / "out", at, failure, base / "count")
+    Args:
+        body: What a child does.
+        folder: Where operations count.
+        at: The operation to fail at; 0 only counts.
+        failure: How to fail.
+        report: A file that learns how many operations there were.
+    """
+
+    def watched() -> None:
+        trap = Trap(folder, at, failure, report)
         trap.set()
         try:
             body()
         finally:
             trap.tell()
 
-    return trapped
+    return watched
+
+
+def _trapped(attacked: Attacked, base: Path, at: int, failure: str) -> Callable[[], None]:
+    return trapped(attacked.begin(base / "out"), base / "out", at, failure, base / "count")
 
 
 def _clean(base: Path) -> None:

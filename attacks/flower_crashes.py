@@ -20,7 +20,7 @@ from tests.flower.cases import CLIENTS, Case, dropped, same
 from tests.flower.grid import Carried, InProcessGrid, lost
 
 from attacks._child import TIMEOUT, Ended, finish, run, start, workshop
-from attacks.crash_points import FAILURES, Trap
+from attacks.crash_points import FAILURES, trapped
 from attacks.registry import attack
 from attacks.tally import Outcome, Tally
 from fedapm.core.messages import collect_messages
@@ -125,17 +125,7 @@ def _try(base: Path, place: str, at: int, failure: str) -> tuple[Outcome, str]:
 
 
 def _trapped(case: Case, base: Path, place: str, at: int, failure: str) -> Callable[[], None]:
-    body = served(case)
-
-    def trapped() -> None:
-        trap = Trap(base / "out" / place, at, failure, base / "count")
-        trap.set()
-        try:
-            body()
-        finally:
-            trap.tell()
-
-    return trapped
+    return trapped(served(case), base / "out" / place, at, failure, base / "count")
 
 
 @attack("Flower: crash points of the server", "crash points")

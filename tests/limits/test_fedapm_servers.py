@@ -12,7 +12,7 @@ from fedapm.core.solver import Prox, SGDConfig, UntilStationary
 from fedapm.core.split import SplitRule
 from fedapm.core.vec import Vec, mean
 from fedapm.data import Dirichlet
-from fedapm.data.federation import ClientData
+from fedapm.data.clients import ClientData
 from fedapm.data.sets.digits import federation
 from fedapm.models import DigitsNet
 from fedapm.simulation.problem import Problem, Weighting

@@ -12,7 +12,7 @@ import fedapm
 from fedapm import Federation, models
 from fedapm.core.samples import Samples
 from fedapm.core.split import SplitRule
-from fedapm.data.federation import ClientData
+from fedapm.data.clients import ClientData
 from fedapm.models import CNN, MODELS
 from tests.helpers.unit import refused
 from tests.models.checks import check_forward_steps, check_many_clients_at_once, noise, seeded, size

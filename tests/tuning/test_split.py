@@ -17,7 +17,7 @@ from fedapm.core.candidates import EVERYTHING, NOTHING
 from fedapm.core.metrics import ACCURACY
 from fedapm.core.samples import Samples
 from fedapm.core.solver import SGDConfig
-from fedapm.data.federation import ClientData
+from fedapm.data.clients import ClientData
 from fedapm.experiments.settings import EngineSettings, Experiment, ModelSettings
 from fedapm.report.split.search import Gap, SplitRow, SplitSearch, read_search
 from fedapm.runs.files import read_json

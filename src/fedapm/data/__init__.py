@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fedapm.core.registry import Registry
+from fedapm.data.clients import ClientData
 from fedapm.data.dataset import DataSet, Labels, Pool, Source
-from fedapm.data.federation import ClientData, Federation
+from fedapm.data.federation import Federation
 from fedapm.data.partition import IID, Dirichlet, Natural, Overlapping, Partitioner, PartitionRule, Quantity, Shards
 from fedapm.data.sets.cifar10 import CIFAR10
 from fedapm.data.sets.cifar100 import CIFAR100

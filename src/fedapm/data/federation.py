@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,24 +16,22 @@ from fedapm.core.samples import Samples
 from fedapm.core.transform import Transform, check_by_sample
 from fedapm.data import readers
 from fedapm.data.arrays import Arrays, Label, LabelCode, as_inputs, as_samples, find_label_code
+from fedapm.data.clients import (
+    ClientData,
+    by_name,
+    check_enough,
+    client_position,
+    columns_of,
+    divided,
+    same_kind,
+    samples_of,
+    split,
+    test_flags,
+)
 from fedapm.data.partition import Partitioner
 from fedapm.data.partition import by_id as partition_by_id
-from fedapm.data.splitting import limited, split_samples, split_test
+from fedapm.data.splitting import limited
 from fedapm.errors import FedapmError, did_you_mean
-
-
-@dataclass(frozen=True)
-class ClientData:
-    """The data of one client."""
-
-    id: str
-    train: Samples
-    test: Samples
-
-    @property
-    def classes(self) -> int:
-        """The number of classes in the training data; 0 for regression."""
-        return len(set(self.train.targets.tolist())) if self.train.classified else 0
 
 
 class Federation:
@@ -264,9 +262,9 @@ class Federation:
         """
 
         def parted(data: ClientData, *key: int | str) -> ClientData:
-            _check_enough(data.id, len(data.train))
+            check_enough(data.id, len(data.train))
             stream = numpy_generator(seed, "validation split", *key)
-            return ClientData(data.id, *_split(data.id, data.train, fraction, stream))
+            return ClientData(data.id, *split(data.id, data.train, fraction, stream))
 
         clients = [parted(data, position) for position, data in enumerate(self.clients)]
         unseen = [parted(data, "unseen", data.id) for data in self.unseen]
@@ -361,7 +359,7 @@ class Federation:
             if (count := sum(map(len, parts.values()))) != len(samples):
                 raise FedapmError(f"there are {len(samples)} samples but {count} client ids.")
         return cls(
-            _clients(samples, parts, test_fraction, seed, None if test is None else _flags(test, len(samples))),
+            divided(samples, parts, test_fraction, seed, None if test is None else test_flags(test, len(samples))),
             name,
             class_names=_names(class_names, code),
             labels=code.values if code is not None else (),
@@ -401,7 +399,7 @@ class Federation:
             modalities: The names of the modalities, in the order of the inputs.
         """
         samples = as_samples(x, y, None, groups, time)
-        clients = _clients(samples, parts, test_fraction, seed, None if test is None else _flags(test, len(samples)))
+        clients = divided(samples, parts, test_fraction, seed, None if test is None else test_flags(test, len(samples)))
         return cls(clients, name, class_names=class_names, modalities=modalities, labels=labels)
 
     @classmethod
@@ -430,28 +428,28 @@ class Federation:
             seed: Fixes the test split.
             name: The name of the data, for reports.
         """
-        train_of, test_of = _named(clients), _named(test) if test is not None else None
+        train_of, test_of = by_name(clients), by_name(test) if test is not None else None
         for client in test_of or {}:
             if client not in train_of:
                 raise FedapmError(
                     f"client {client} has test data but no training data; {did_you_mean(client, train_of)}"
                 )
-        everything = [_columns(data, client) for part in (train_of, test_of or {}) for client, data in part.items()]
+        everything = [columns_of(data, client) for part in (train_of, test_of or {}) for client, data in part.items()]
         targets = [columns["y"] for columns in everything]
         code = LabelCode(tuple(labels)) if labels else find_label_code(targets, class_names, numbered=numbered)
         members = []
         for position, (client, data) in enumerate(train_of.items()):
-            samples = _client_samples(data, client, code)
+            samples = samples_of(data, client, code)
             if test_of is not None:
                 if client not in test_of:
                     raise FedapmError(f"client {client} has training data but no test data.")
-                held_out = _client_samples(test_of[client], client, code)
-                members.append(ClientData(client, samples, _same_kind(held_out, samples, client)))
+                held_out = samples_of(test_of[client], client, code)
+                members.append(ClientData(client, samples, same_kind(held_out, samples, client)))
                 continue
             if len(samples):
-                _check_enough(client, len(samples))
+                check_enough(client, len(samples))
             stream = numpy_generator(seed, "test split", position)
-            members.append(ClientData(client, *_split(client, samples, test_fraction, stream)))
+            members.append(ClientData(client, *split(client, samples, test_fraction, stream)))
         names = _names(class_names, code)
         return cls(members, name, class_names=names, labels=code.values if code is not None else ())
 
@@ -483,7 +481,7 @@ class Federation:
             seed: Fixes the test split.
             name: The name of the data, for reports.
         """
-        named, tests = (None if part is None else _named(readers.partitions(part)) for part in (clients, test))
+        named, tests = (None if part is None else by_name(readers.partitions(part)) for part in (clients, test))
         assert named is not None
         first = next(iter(named.values()), None)
         class_names = class_names or readers.class_names(first, y)
@@ -585,110 +583,10 @@ class Federation:
         )
 
 
-def client_position(ids: Sequence[str], client: int | str) -> int:
-    """Where a client stands among these, given its id (or its position as a number)."""
-    if str(client) in ids:
-        return ids.index(str(client))
-    if isinstance(client, int) and 0 <= client < len(ids):
-        return client
-    raise FedapmError(f"there is no client {client!r}; the ids are {', '.join(ids[:8])}{', …' * (len(ids) > 8)}.")
-
-
 def _all_finite(values: Tensor) -> bool:
     # a finite sum has finite terms and is much faster to check; a sum of large finite terms may still overflow
     return bool(torch.isfinite(values.sum(dtype=torch.float32))) or bool(torch.isfinite(values).all())
 
 
-def _clients(
-    samples: Samples,
-    parts: Mapping[str, np.ndarray[Any, Any]],
-    test_fraction: float,
-    seed: int,
-    test: np.ndarray[Any, Any] | None,
-) -> list[ClientData]:
-    labels = samples.targets.numpy()
-    clients = []
-    for position, (client, index) in enumerate(parts.items()):
-        if test is not None:
-            train, held_out = index[~test[index]], index[test[index]]
-            clients.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(held_out)]))
-            continue
-        _check_enough(client, len(index))
-        stream = numpy_generator(seed, "test split", position)
-        if samples.belong_together:
-            clients.append(ClientData(client, *_split(client, samples[torch.as_tensor(index)], test_fraction, stream)))
-            continue
-        train, held_out = split_test(index, labels, samples.classified, test_fraction, stream)
-        clients.append(ClientData(client, samples[torch.as_tensor(train)], samples[torch.as_tensor(held_out)]))
-    return clients
-
-
-def _split(client: str, samples: Samples, fraction: float, stream: np.random.Generator) -> tuple[Samples, Samples]:
-    try:
-        return split_samples(samples, fraction, stream)
-    except FedapmError as error:
-        if not samples.belong_together:
-            raise
-        reason = str(error).rstrip(".")
-        raise FedapmError(f"client {client}: {reason}; give it more, or leave it out.") from None
-
-
-def _flags(test: Any, count: int) -> np.ndarray[Any, Any]:
-    flags = np.asarray(test)
-    if flags.shape != (count,) or not np.isin(flags, (0, 1)).all():
-        raise FedapmError(f"test says for each of the {count} samples whether it is for testing: true or false.")
-    return flags.astype(bool)
-
-
 def _names(class_names: Sequence[str], code: LabelCode | None) -> Sequence[str]:
     return tuple(class_names) or (code.names if code is not None else ())
-
-
-def _columns(data: Any, client: str) -> dict[str, Any]:
-    """A client's arrays by name, whether they are given as a pair or a dictionary."""
-    if isinstance(data, Mapping):
-        known = ("x", "y", "groups", "time")
-        for key in data:
-            if key not in known:
-                raise FedapmError(f"client {client}: unknown array {key!r}; {did_you_mean(str(key), known)}")
-        if missing := [key for key in ("x", "y") if key not in data]:
-            raise FedapmError(f"client {client} lacks the array {missing[0]!r}; it has {', '.join(map(str, data))}.")
-        return dict(data)
-    if isinstance(data, (tuple, list)) and len(data) == 2:
-        return {"x": data[0], "y": data[1]}
-    raise FedapmError(f"the data of client {client} should be a pair (x, y) of arrays, not {type(data).__name__}.")
-
-
-def _client_samples(data: Any, client: str, code: LabelCode | None) -> Samples:
-    columns = _columns(data, client)
-    try:
-        return as_samples(columns["x"], columns["y"], code, columns.get("groups"), columns.get("time"))
-    except FedapmError as error:
-        raise FedapmError(f"client {client}: {error}") from None
-
-
-def _named(clients: Mapping[Any, Any] | Sequence[Any]) -> dict[str, Any]:
-    items = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
-    named: dict[str, Any] = {}
-    for key, value in items:
-        if key is None or bool(key != key):
-            raise FedapmError(f"{key} is no id of a client; give each its own name or number.")
-        if str(key) in named:
-            raise FedapmError(f"two clients are called {str(key)!r}; give each its own id.")
-        named[str(key)] = value
-    return named
-
-
-def _check_enough(client: str, count: int) -> None:
-    if count < 2:
-        raise FedapmError(
-            f"client {client} has {count} sample(s), too few to train and test; leave it out or use fewer clients."
-        )
-
-
-def _same_kind(test: Samples, train: Samples, client: str) -> Samples:
-    if test.classified == train.classified:
-        return test
-    if len(test) == 0:
-        return replace(test, targets=test.targets.to(train.targets.dtype))
-    raise FedapmError(f"client {client}: of training and test targets one has classes (integers), the other floats.")

@@ -16,7 +16,8 @@ from fedapm.core.network import Loss
 from fedapm.core.record import RoundRecord
 from fedapm.core.samples import Samples, mean_batches
 from fedapm.core.transform import Transform
-from fedapm.data.federation import ClientData, Federation
+from fedapm.data.clients import ClientData
+from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.newcomer import TrainedRun

@@ -19,7 +19,8 @@ from fedapm.core.samples import Samples
 from fedapm.core.task import LocalTask
 from fedapm.core.transform import Transform
 from fedapm.core.vec import Vec
-from fedapm.data.federation import ClientData, Federation
+from fedapm.data.clients import ClientData
+from fedapm.data.federation import Federation
 from fedapm.data.splitting import split_samples
 from fedapm.errors import FedapmError
 from fedapm.experiments.new_client import JudgedOn, NewClient, Options, StartedFrom

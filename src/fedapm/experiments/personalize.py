@@ -8,7 +8,8 @@ from typing import Any, overload
 
 from fedapm.core.network import Loss
 from fedapm.data.arrays import Arrays
-from fedapm.data.federation import ClientData, Federation
+from fedapm.data.clients import ClientData
+from fedapm.data.federation import Federation
 from fedapm.data.own import is_data_file, read_client
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import build

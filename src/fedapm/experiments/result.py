@@ -19,7 +19,8 @@ from fedapm.core.network import Loss
 from fedapm.core.record import RoundRecord
 from fedapm.core.transform import Transform
 from fedapm.data.arrays import Arrays
-from fedapm.data.federation import Federation, client_position
+from fedapm.data.clients import client_position
+from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.inference import infer
 from fedapm.experiments.newcomer import TrainedRun

@@ -15,7 +15,8 @@ from fedapm.core.network import Loss
 from fedapm.core.samples import Samples, mean_batches
 from fedapm.core.task import LocalTask
 from fedapm.core.vec import Vec
-from fedapm.data.federation import ClientData, Federation
+from fedapm.data.clients import ClientData
+from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.settings import Experiment

@@ -18,7 +18,7 @@ from fedapm.core import random
 from fedapm.core.imports import place
 from fedapm.core.network import Network
 from fedapm.core.samples import Samples
-from fedapm.data.federation import ClientData
+from fedapm.data.clients import ClientData
 from fedapm.errors import FedapmError
 from fedapm.simulation.problem import Problem, squared_error
 from fedapm.simulation.wants import input_mismatch

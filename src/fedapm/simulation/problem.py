@@ -23,7 +23,8 @@ from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Split, SplitRule, check_same_shared
 from fedapm.core.task import LocalTask
 from fedapm.core.vec import Vec
-from fedapm.data.federation import ClientData, Federation
+from fedapm.data.clients import ClientData
+from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,9 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from fedapm.core.samples import Samples
+from fedapm.data.clients import ClientData
 from fedapm.data.dataset import DataSet, Pool, Source, federate, sampled
-from fedapm.data.federation import ClientData, Federation
+from fedapm.data.federation import Federation
 from fedapm.data.partition import PartitionRule
 from fedapm.errors import FedapmError
 

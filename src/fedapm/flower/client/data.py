@@ -9,7 +9,8 @@ from typing import Any
 
 from fedapm.core.random import numpy_generator
 from fedapm.core.samples import Samples
-from fedapm.data.federation import ClientData, Federation
+from fedapm.data.clients import ClientData
+from fedapm.data.federation import Federation
 from fedapm.data.npz import first_line
 from fedapm.data.own import read_client
 from fedapm.data.splitting import split_samples

@@ -17,7 +17,7 @@ from fedapm.core.metrics import Score
 from fedapm.core.network import Loss
 from fedapm.core.split import check_same_shared
 from fedapm.core.vec import Vec
-from fedapm.data.federation import ClientData
+from fedapm.data.clients import ClientData
 from fedapm.errors import FedapmError
 from fedapm.experiments.settings import Experiment
 from fedapm.flower.client.data import Loader, load_client_data
