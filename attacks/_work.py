@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,8 +20,19 @@ def made_all(names: Sequence[str], quick: bool, jobs: int) -> Iterator[Tally]:
         yield from (_made(name, quick) for name in names)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(jobs, context, _follow, (os.getpid(),), max_tasks_per_child=1) as pool:
         yield from pool.map(_made, names, [quick] * len(names))
+
+
+def _follow(parent: int) -> None:
+    """End with the process that asked, which may have been killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _made(name: str, quick: bool) -> Tally:

@@ -64,7 +64,7 @@ def test_list_says_of_every_data_set_how_it_is_had(here: Path) -> None:
 
 
 def test_inspect_shows_who_has_what(here: Path) -> None:
-    outcome = process("data", "inspect", "digits", cwd=here)
+    outcome = fedapm("data", "inspect", "digits")
     assert (outcome.code, outcome.err) == (0, "")
     header, *rows = lines(outcome.out)
     assert header == ["client", "train", "test", *map(str, range(10))]
@@ -215,14 +215,14 @@ def test_many_classes_are_counted_rather_than_shown(tmp_path: Path) -> None:
 
 
 def test_getting_what_is_bundled_is_no_mistake(here: Path) -> None:
-    outcome = process("data", "get", "digits", cwd=here)
+    outcome = fedapm("data", "get", "digits")
     assert (outcome.code, outcome.err) == (0, "")
     assert "digits is bundled" in outcome.out
     assert list(here.iterdir()) == []
 
 
-def test_getting_what_is_had_by_hand_says_how(here: Path, tmp_path: Path) -> None:
-    outcome = process("data", "get", "crema-d", "--root", tmp_path, cwd=here)
+def test_getting_what_is_had_by_hand_says_how(tmp_path: Path) -> None:
+    outcome = fedapm("data", "get", "crema-d", "--root", tmp_path)
     assert_refused(outcome, "git-lfs", "git clone", "AudioWAV", str(tmp_path), "Open Database Licence")
     assert list(tmp_path.iterdir()) == []
 
