@@ -295,6 +295,10 @@ class Federation:
         clients = [c for k, c in enumerate(self.clients) if k not in positions]
         return self._with(clients, self.validation, [*self.unseen, *held_out])
 
+    def first(self, count: int) -> Federation:
+        """A copy with so many clients, the first ones; the federation itself if it has no more."""
+        return self if count >= len(self) else self._with(self.clients[:count], self.validation, [])
+
     def _with(self, clients: list[ClientData], validation: float, unseen: list[ClientData] | None = None) -> Federation:
         return Federation(
             clients,

@@ -13,6 +13,7 @@ from fedapm.data import Federation
 from fedapm.errors import Diverged
 from fedapm.experiments import build, compare
 from fedapm.experiments.run import execute
+from fedapm.experiments.settings import Tables
 from fedapm.experiments.side_by_side import one_process
 from fedapm.experiments.study.part import Part, Step
 from fedapm.experiments.study.settings import Case
@@ -24,6 +25,8 @@ from fedapm.simulation.sampling import Sampling
 from fedapm.simulation.state import RunState
 
 logger = logging.getLogger(__name__)
+FEW = 3
+"""Clients that are measured; all others are taken to be like them."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,10 @@ class _Clock(Callback):
 
 
 def measure(part: Part) -> dict[str, Cost]:
-    """Run one round of every method of a case, with a part's cohort.
+    """Run one round of every method of a case, with a few of its clients.
 
     Args:
-        part: The case with its smallest cohort.
+        part: The case with any of its cohorts.
 
     Returns:
         What each method takes; one that diverges in its first round has what it took until then.
@@ -78,22 +81,23 @@ def measure(part: Part) -> dict[str, Cost]:
 
 
 def _cost(part: Part, method: str, clients: Federation) -> Cost:
-    layers = [*part.layers, {"engine": {"rounds": 1, "evaluate_every": 1, "final_personal_epochs": 0}}]
-    (experiment,) = compare.plans([method], part.case.plan.seeds[:1], *layers)
+    measured: Tables = {"engine": {"rounds": 1, "evaluate_every": 1, "final_personal_epochs": 0, "fraction": 1.0}}
+    (experiment,) = compare.plans([method], part.case.plan.seeds[:1], *part.layers, measured)
+    few = clients.first(FEW)
     began, clock = time.process_time(), _Clock()
-    spec = one_process(build.plan(experiment, clients))
+    spec = one_process(build.plan(experiment, few))
     try:
         execute(spec, None, progress=False, callbacks=[lambda *_: clock])
     except Diverged as error:
         logger.warning("%s This was only to measure the time.", error)
     at = [*clock.at, *[time.process_time()] * (3 - len(clock.at))]
-    evaluation = at[1] - at[0]
-    client = max(at[2] - at[1] - evaluation, 0.0) / spec.schedule.sampling.size(len(clients))
+    evaluation = (at[1] - at[0]) / len(few)
+    client = max((at[2] - at[1]) / len(few) - evaluation, 0.0)
     engine, epochs = part.experiment(method).engine, max(experiment.solver.epochs, 1)
     closes = experiment.algorithm.personal_field is not None
     # a round has two phases of so many epochs for those who have a personal part
     closing = len(clients) * client * engine.final_personal_epochs / (2 * epochs) if closes else 0.0
-    return Cost(at[0] - began, client, evaluation, closing, len(clients), engine.evaluate_every)
+    return Cost(at[0] - began, client, len(clients) * evaluation, closing, len(clients), engine.evaluate_every)
 
 
 Costs = Mapping[str, Mapping[str, Cost]]
