@@ -1,4 +1,7 @@
-"""``python -m attacks [--quick] [--only NAME] [--jobs N] [--json FILE]``: attack, and print what became of it."""
+"""``python -m attacks [--quick] [--only NAME] [--jobs N] [--json FILE]``: attack, and print what became of it.
+
+Started again after it was cut off, it goes on with the attacks that have not been made on this code.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 from attacks._work import made_all
 from attacks.registry import all_attacks
-from attacks.tally import Tally, table, write
+from attacks.tally import code_digest, held_before, table, write
 
 
 def main() -> int:
@@ -19,19 +22,26 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="attacks whose name holds this")
     parser.add_argument("--json", type=Path, default=Path("attack.json"), help="where the tallies are written")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="attacks at a time")
+    parser.add_argument("--again", action="store_true", help="also make what FILE says was made on this code")
     parser.add_argument("--list", action="store_true", help="name the attacks and end")
     asked = parser.parse_args()
     chosen = [one for one in all_attacks() if not asked.only or any(part in one.name for part in asked.only)]
     if asked.list or not chosen:
         print("\n".join(one.name for one in all_attacks()))
         return 0 if asked.list else 2
-    tallies: list[Tally] = []
-    for tally in made_all([one.name for one in chosen], asked.quick, min(asked.jobs, len(chosen))):
-        tallies.append(tally)
+    code = code_digest(asked.quick)
+    tallies = {} if asked.again else held_before(asked.json, code)
+    names = [one.name for one in chosen if one.name not in tallies]
+    if known := len(chosen) - len(names):
+        print(f"{known} attacks were made on this code before; --again repeats them.", file=sys.stderr)
+    for tally in made_all(names, asked.quick, max(1, min(asked.jobs, len(names)))):
+        tally.code = code
+        tallies[tally.name] = tally
         # what is known is kept if the rest is cut off
-        write(asked.json, tallies)
-    print(table(tallies))
-    return 0 if all(tally.held for tally in tallies) else 1
+        write(asked.json, list(tallies.values()))
+    ended = [tallies[one.name] for one in chosen]
+    print(table(ended))
+    return 0 if all(tally.held for tally in ended) else 1
 
 
 if __name__ == "__main__":

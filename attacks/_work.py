@@ -8,20 +8,21 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from attacks.registry import all_attacks
 from attacks.tally import Outcome, Tally
 
 
 def made_all(names: Sequence[str], quick: bool, jobs: int) -> Iterator[Tally]:
-    """The attacks in their order, so many at a time, each in a process of its own if there is more than one."""
+    """The attacks as they end, so many at a time, each in a process of its own if there is more than one."""
     if jobs == 1:
         yield from (_made(name, quick) for name in names)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, _follow, (os.getpid(),), max_tasks_per_child=1) as pool:
-        yield from pool.map(_made, names, [quick] * len(names))
+        for ended in as_completed([pool.submit(_made, name, quick) for name in names]):
+            yield ended.result()
 
 
 def _follow(parent: int) -> None:

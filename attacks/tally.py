@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections import Counter
@@ -9,6 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
+
+import fedapm
+from fedapm.runs.files import write_atomic
 
 
 class Outcome(StrEnum):
@@ -48,6 +53,8 @@ class Tally:
     skipped: str | None = None
     """Why the attack could not be made here."""
     seconds: float = 0.0
+    code: str = ""
+    """Of what code it is; see :func:`code_digest`."""
 
     def add(self, outcome: Outcome, what: str = "") -> None:
         """Count one try.
@@ -75,7 +82,14 @@ class Tally:
         """The tally as JSON holds it."""
         counts = {outcome.value: self.counts[outcome] for outcome in Outcome}
         rest = {"seconds": round(self.seconds, 1), "skipped": self.skipped, "failures": self.failures}
-        return {"attack": self.name, "unit": self.unit, "tried": self.tried} | counts | rest
+        return {"attack": self.name, "unit": self.unit, "tried": self.tried} | counts | rest | {"code": self.code}
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> Tally:
+        """The tally that JSON holds."""
+        counts = Counter({outcome: found[outcome.value] for outcome in Outcome})
+        rest = {key: found[key] for key in ("unit", "failures", "skipped", "seconds", "code")}
+        return cls(name=found["attack"], counts=counts, **rest)
 
 
 COLUMNS = ("attack", "unit", "tried", "survived", "refused", "lost", "differing", "tracebacks", "hangs", "seconds")
@@ -97,7 +111,25 @@ def table(tallies: Sequence[Tally]) -> str:
 def write(path: Path, tallies: Sequence[Tally]) -> None:
     """Write all tallies, with what went wrong, as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([tally.as_dict() for tally in tallies], indent=2) + "\n")
+    write_atomic(path, json.dumps([tally.as_dict() for tally in tallies], indent=2) + "\n")
+
+
+def held_before(path: Path, code: str) -> dict[str, Tally]:
+    """The attacks that a file says were made on this code and found nothing, by name."""
+    try:
+        found = [Tally.from_dict(one) for one in json.loads(path.read_text())]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return {tally.name: tally for tally in found if tally.code == code and tally.held and not tally.skipped}
+
+
+def code_digest(quick: bool) -> str:
+    """A digest of the package, the attackers and how much they try: what was made on other code is made again."""
+    total = hashlib.blake2b(str(quick).encode(), digest_size=8)
+    for folder in (Path(fedapm.__file__).parent, Path(__file__).parent):
+        for path in sorted(folder.rglob("*.py")):
+            total.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return total.hexdigest()
 
 
 def _sum(unit: str, tallies: Sequence[Tally]) -> Tally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from attacks.registry import all_attacks
-from attacks.tally import Outcome, Tally, table
+from attacks.tally import Outcome, Tally, code_digest, held_before, table, write
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = (
@@ -34,6 +34,19 @@ def test_the_table_adds_up_and_says_what_failed(capsys: pytest.CaptureFixture[st
     assert lines[2].split()[-8:] == ["4", "2", "1", "1", "0", "0", "0", "0"]
     assert lines[-2].split()[:3] == ["all", "kills", "kills"]
     assert lines[-1] == "kills of tune was skipped: there is none."
+
+
+def test_what_was_made_on_the_same_code_is_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, code = tmp_path / "attack.json", code_digest(True)
+    tallies = [Tally(name, "kills", code=made) for name, made in (("a", code), ("b", code), ("c", "other"))]
+    for tally in tallies:
+        tally.add(Outcome.SURVIVED)
+    tallies[1].add(Outcome.LOST, "round 3 is gone")
+    write(path, tallies)
+    assert held_before(path, code) == {"a": tallies[0]}
+    assert code_digest(False) != code
+    path.write_text("[{")
+    assert held_before(path, code) == {}
 
 
 def test_every_attack_has_a_name_and_a_unit() -> None:
