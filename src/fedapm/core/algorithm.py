@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -117,6 +117,8 @@ class Aggregate:
     """The part of the sums that takes back what clients that begin anew had added in earlier rounds."""
     unit: float = 1.0
     """The largest unit of the uploads; see :class:`Upload`."""
+    norms: tuple[float, ...] = ()
+    """The norm of each upload's vector, where single uploads are looked at."""
 
     def __getitem__(self, name: str) -> Vec:
         return self.sums[name]
@@ -290,6 +292,31 @@ class Algorithm(ABC):
             total: The uploads of the round, added up.
             m: The number of clients, selected or not.
         """
+
+    @property
+    def screens(self) -> bool:
+        """Whether the server looks at single uploads before it adds them up; see :meth:`counted`."""
+        return False
+
+    def counted(self, server: State, uploads: Sequence[Upload]) -> list[Upload | None]:
+        """What the server counts of each upload of a round; None for one that counts as never sent.
+
+        Args:
+            server: The server's state before the round.
+            uploads: What arrived, in the order of clients.
+        """
+        del server
+        return list(uploads)
+
+    def corrected(self, state: State, correction: Mapping[str, Vec]) -> State:
+        """A client's state when the server counted something else than the client had sent.
+
+        Args:
+            state: What the client kept.
+            correction: What was counted minus what was sent, for sums that are changes of a field (``told``).
+        """
+        fields: dict[str, Any] = {self.told[name]: state[self.told[name]] + c for name, c in correction.items()}  # type: ignore[operator]  # a vector
+        return state.replace(**fields)
 
     def stop_before(self, round: int, m: int) -> str | None:
         """Why a round must not begin, in words; None where it may.

@@ -104,13 +104,18 @@ def private(
         FedapmError: If the method cannot carry it, or two settings contradict each other.
     """
     if not settings.active:
-        return transmitted(method, upload)
+        return transmitted(method, upload, uniform=uniform)
     if not uniform:
         raise FedapmError(
             f"[{TABLE}] bounds what each client adds, so all must weigh the same; leave engine.weights out."
         )
     if upload.clip is not None:
         raise FedapmError(f"upload.clip and {TABLE}.clip both bound a message; leave upload.clip out.")
+    if upload.screens:
+        raise FedapmError(
+            f"a robust mean (upload.aggregate, upload.norm_limit) may follow one client farther than [{TABLE}] "
+            "accounts for; leave one of them out."
+        )
     if upload.round_to is not None:
         raise FedapmError(
             f"rounding (upload.round_to) may make a message longer than {TABLE}.clip allows; leave one of them out."

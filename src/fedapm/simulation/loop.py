@@ -144,11 +144,17 @@ class Loop:
         result = self.engine.run_round(round, selected, broadcast)
         if not result.good:
             raise Diverged(self._advice(round, "every selected client's update was not finite"))
+        if self.algorithm.screens:
+            result.screen(self.algorithm, before.server)
+            if not result.good:
+                raise Diverged(
+                    self._advice(round, "every selected client's update was far longer than usual (upload.norm_limit)")
+                )
         after = RunState(
             round,
             self.algorithm.server_update(before.server, result.total, len(self.problem)),
             before.bytes_up + result.bytes_up,
-            before.bytes_down + self._bytes_down(round, selected, broadcast),
+            before.bytes_down + self._bytes_down(round, selected, broadcast) + result.bytes_told,
         )
         undo: Undo | None = None
         try:

@@ -6,7 +6,17 @@ A client keeps what the server was told, not what it wished to tell. What is wit
 from fedapm.uploads.broadcast import Announced
 from fedapm.uploads.layer import layer_of
 from fedapm.uploads.method import Transmitted, transmitted
+from fedapm.uploads.robust import Screening, screened
 from fedapm.uploads.settings import UploadSettings
 from fedapm.uploads.transform import Transform
 
-__all__ = ["Announced", "Transform", "Transmitted", "UploadSettings", "layer_of", "transmitted"]
+__all__ = [
+    "Announced",
+    "Screening",
+    "Transform",
+    "Transmitted",
+    "UploadSettings",
+    "layer_of",
+    "screened",
+    "transmitted",
+]

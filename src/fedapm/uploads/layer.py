@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from torch import nn
 
-from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, Lagrangian, State, Stationarity
+from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, Lagrangian, State, Stationarity, Upload
 from fedapm.core.split import Split
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
@@ -69,6 +69,19 @@ class Layer(Algorithm):
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The method's own."""
         return self.method.server_update(state, total, m)
+
+    @property
+    def screens(self) -> bool:
+        """The method's own."""
+        return self.method.screens
+
+    def counted(self, server: State, uploads: Sequence[Upload]) -> list[Upload | None]:
+        """The method's own."""
+        return self.method.counted(server, uploads)
+
+    def corrected(self, state: State, correction: Mapping[str, Vec]) -> State:
+        """The method's own."""
+        return self.method.corrected(state, correction)
 
     def stop_before(self, round: int, m: int) -> str | None:
         """The method's own."""

@@ -29,7 +29,10 @@ from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.uploads.broadcast import Announced
+from fedapm.uploads.centered import Centered
 from fedapm.uploads.layer import Layer
+from fedapm.uploads.norm_limit import NormLimited
+from fedapm.uploads.robust import Robust
 from fedapm.uploads.settings import ROUNDINGS, TABLE, UploadSettings
 from fedapm.uploads.transform import Transform
 
@@ -114,36 +117,67 @@ class Transmitted(Layer):
         return self.method.lagrangian(broadcast, _own(state), task)
 
 
-def transmitted(method: Algorithm, settings: UploadSettings) -> Algorithm:
+def transmitted(method: Algorithm, settings: UploadSettings, *, uniform: bool = True) -> Algorithm:
     """A method with what the settings do to its messages; the method itself where they do nothing.
 
     Args:
         method: Any method.
         settings: The table [upload].
+        uniform: Whether all clients weigh the same.
 
     Raises:
         FedapmError: If the method cannot carry it.
     """
-    if settings == UploadSettings():
+    if settings in (UploadSettings(), UploadSettings(aggregate="mean")):
         return method
     if method.scope == "none":
         raise FedapmError(f"{method.label} sends nothing, so there is nothing for [{TABLE}] to do; leave it out.")
     if settings.broadcast is not None:
         method = Announced(method, ROUNDINGS[settings.broadcast])
-    if (transform := settings.transform) is None:
-        return method
+    if settings.screens:
+        _check_screened(method, settings, uniform)
+    if settings.aggregate == "centered-clipping" and settings.clip is not None:
+        method = Centered(method, settings.clip)
+    if (transform := settings.transform) is not None:
+        method = _transformed(method, transform)
+    if settings.norm_limit is not None:
+        method = NormLimited(method, settings.norm_limit)
+    return Robust(method, rule) if (rule := settings.rule) is not None else method
+
+
+def _transformed(method: Algorithm, transform: Transform) -> Transmitted:
     vectors = {*method.told, *method.averaged(PROBE)}
     if not vectors:
         raise FedapmError(
             f"{method.label} does not say what its messages are changes of (told, averaged), so [{TABLE}] cannot "
             "withhold a part of them; leave it out."
         )
-    if settings.clip is not None and len(vectors) > 1:
+    if transform.clip is not None and len(vectors) > 1:
         raise FedapmError(
             f"{method.label} sends {len(vectors)} vectors of different units, so {TABLE}.clip does not say how long "
             "they may be; leave it out."
         )
     return Transmitted(method, transform)
+
+
+def _check_screened(method: Algorithm, settings: UploadSettings, uniform: bool) -> None:
+    """Refuse what a robust mean would not be one of."""
+    plain = settings.aggregate in (None, "mean")
+    what = f"{TABLE}.norm_limit" if plain else f'{TABLE}.aggregate = "{settings.aggregate}"'
+    if len(vectors := {*method.told, *method.averaged(PROBE)}) != 1:
+        raise FedapmError(
+            f"{what} is for methods that send one vector and say what it is a change of (told, averaged); "
+            f"{method.label} has {len(vectors)}. Leave it out."
+        )
+    if not uniform:
+        raise FedapmError(f"{what} counts all clients alike; leave engine.weights out.")
+    if getattr(method.plain, "rho", None) == "balanced":
+        raise FedapmError(
+            f'algorithm.rho = "balanced" follows numbers that any client may forge, which {what} does not look at; '
+            'take "auto" or a number.'
+        )
+    if settings.broadcast is not None and settings.aggregate == "centered-clipping":
+        raise FedapmError(f"{what} sends the last mean beside the model, whole; leave {TABLE}.broadcast out.")
 
 
 def _own(state: State) -> State:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Gt, Le
+from annotated_types import Gt, Le, Lt
 from pydantic import PositiveFloat, PositiveInt
 
 from fedapm.core.ranges import check_ranges
 from fedapm.uploads.compression import Compression, LowRank, TopK, Whole
+from fedapm.uploads.robust import GeometricMedian, Rule, TrimmedMean
 from fedapm.uploads.rounding import BFloat16, Exact, Int8, Rounding
 from fedapm.uploads.transform import Transform
 
 TABLE = "upload"
-KEEP, RANK = 0.1, 4
+KEEP, RANK, TRIM = 0.1, 4, 0.25
 ROUNDINGS: dict[str | None, Rounding] = {None: Exact(), "bf16": BFloat16(), "int8": Int8()}
 
 
@@ -39,8 +40,26 @@ class UploadSettings:
     """How the server's model is sent to clients: as the rounded change of what they were shown before, where they have
     that, and else whole. What rounding withholds is sent in a later round."""
 
+    aggregate: Literal["mean", "trimmed-mean", "geometric-median", "centered-clipping"] | None = None
+    """How the server takes the mean of a round; the plain `mean` if not given. `trimmed-mean`: without the largest and
+    the smallest numbers of each coordinate. `geometric-median`: the point nearest to all messages.
+    `centered-clipping`: no message is farther than `clip` from the last round's mean."""
+    trim: Annotated[float, Gt(0), Lt(0.5)] | None = None
+    """Trimmed mean: the share that is left out at either end; 0.25 if not given. It must be more than the share of bad
+    clients in a round."""
+    norm_limit: Annotated[float, Gt(1)] | None = None
+    """A message more than so many times as long as usual counts as never sent; any length is allowed if not given. On
+    Flower `flower.norm_limit` does this by default."""
+
     def __post_init__(self) -> None:
         check_ranges(self, TABLE)
+        if self.trim is not None and self.aggregate != "trimmed-mean":
+            raise ValueError(f'{TABLE}.trim is for {TABLE}.aggregate = "trimmed-mean"; leave it out.')
+        if self.aggregate == "centered-clipping" and self.clip is None:
+            raise ValueError(
+                f'{TABLE}.aggregate = "centered-clipping" needs {TABLE}.clip, the distance from the last mean that a '
+                "message may have, in units of the model; usual norms are a good start."
+            )
         for name, needed in (("keep", "top-k"), ("rank", "low-rank")):
             if getattr(self, name) is not None and self.compress != needed:
                 raise ValueError(f'{TABLE}.{name} is for {TABLE}.compress = "{needed}"; leave it out.')
@@ -48,11 +67,24 @@ class UploadSettings:
     @property
     def transform(self) -> Transform | None:
         """What is done; None where messages are sent as they are."""
-        if (self.clip, self.compress, self.round_to) == (None, None, None):
+        clip = None if self.aggregate == "centered-clipping" else self.clip
+        if (clip, self.compress, self.round_to) == (None, None, None):
             return None
         compression: Compression = Whole()
         if self.compress == "top-k":
             compression = TopK(self.keep or KEEP)
         elif self.compress == "low-rank":
             compression = LowRank(self.rank or RANK)
-        return Transform(self.clip, compression, ROUNDINGS[self.round_to])
+        return Transform(clip, compression, ROUNDINGS[self.round_to])
+
+    @property
+    def rule(self) -> Rule | None:
+        """The robust mean of a round; None where the server only adds up."""
+        if self.aggregate == "trimmed-mean":
+            return TrimmedMean(self.trim or TRIM)
+        return GeometricMedian() if self.aggregate == "geometric-median" else None
+
+    @property
+    def screens(self) -> bool:
+        """Whether single messages are looked at."""
+        return self.norm_limit is not None or self.aggregate not in (None, "mean")

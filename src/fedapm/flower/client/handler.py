@@ -23,10 +23,12 @@ from fedapm.experiments.settings import Experiment
 from fedapm.flower.client.data import Loader, load_client_data
 from fedapm.flower.client.node import Node
 from fedapm.flower.client.request import (
+    CORRECTION,
     HelloRequest,
     RoundRequest,
     read_broadcast,
     read_change,
+    read_correction,
     read_hello,
     read_round,
     time_limit,
@@ -125,10 +127,11 @@ class MessageHandler:
         _check_start(problem, request)
         algorithm = experiment.method
         received = {n: t.to(problem.device) for n, t in tensors.items()}
+        told = {n: received.pop(n) for n in tensors if n.startswith(CORRECTION)}
         with versions.locked():
             broadcast = _broadcast(request, received, problem, algorithm, versions)
             with collect_messages() as messages:
-                reply, upload = _RoundHandler(experiment, problem, versions, client, broadcast).answer(request)
+                reply, upload = _RoundHandler(experiment, problem, versions, client, broadcast, told).answer(request)
             return reply | {"remarks": messages}, upload
 
 
@@ -136,9 +139,17 @@ class _RoundHandler:
     """Evaluates and trains the client as one round message asks."""
 
     def __init__(
-        self, experiment: Experiment, problem: NodeProblem, versions: Versions, client: str, broadcast: State
+        self,
+        experiment: Experiment,
+        problem: NodeProblem,
+        versions: Versions,
+        client: str,
+        broadcast: State,
+        told: Tensors,
     ) -> None:
         self.problem, self.versions, self.client, self.broadcast = problem, versions, client, broadcast
+        self.told = told
+        """What the server counted of the accepted version, where it is something else than was sent."""
         self.algorithm = experiment.method
 
     def answer(self, request: RoundRequest) -> tuple[Fields, Tensors]:
@@ -151,6 +162,8 @@ class _RoundHandler:
             except FedapmError as error:
                 return reply | {"lost": accepted, "has": self.versions.ids(), "why": str(error)}, {}
         client_state = base.client_state if base is not None else client_init(self.problem, self.algorithm)(CLIENT)
+        correction = read_correction(self.told, client_state.state, self.algorithm)
+        client_state = replace(client_state, state=self.algorithm.corrected(client_state.state, correction))
         if request.evaluate:
             reply["scores"] = self._scores(client_state)
             # only clients that took part in the last round have drifted from the shared model in it

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedapm.core.algorithm import State
+from fedapm.core.algorithm import Algorithm, State
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.experiments.settings import Experiment
@@ -31,6 +31,8 @@ ROUND = (
     "closing", "finish", "accepted", "keep", "train", "limit",
 )  # fmt: skip
 BASE = "base"
+CORRECTION = "correction/"
+"""What the tensors begin with that say what was counted of the last accepted reply."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,25 @@ def read_change(note: Mapping[str, Any], tensors: Tensors, like: State, before: 
     change = Vec({label.removeprefix(start): tensor for label, tensor in tensors.items()})
     vectors = layer.added(before.vectors, change)
     return _finite(State(**{f: vectors[f] if isinstance(v, Vec) else float(note[f]) for f, v in like.items()}))
+
+
+def read_correction(tensors: Tensors, state: State, method: Algorithm) -> dict[str, Vec]:
+    """What the server counted of the accepted version minus what was sent, which must fit what the client keeps.
+
+    Args:
+        tensors: Those tensors of the message that speak of it, if any.
+        state: What the client keeps.
+        method: The method.
+    """
+    if not tensors:
+        return {}
+    fields = {name: state.vectors[field] for name, field in method.told.items()}
+    expected = {f"{CORRECTION}{name}/{part}": t for name, vector in fields.items() for part, t in vector.items()}
+    _check_tensors(tensors, expected)
+    found = {name: Vec({part: tensors[f"{CORRECTION}{name}/{part}"] for part in v}) for name, v in fields.items()}
+    if not all(vector.is_finite() for vector in found.values()):
+        raise FedapmError("the correction of what was sent is not finite.")
+    return found
 
 
 def _check_note(note: Mapping[str, Any], like: State) -> None:

@@ -52,8 +52,8 @@ class SaveBeforeEvaluation(Callback):
 class ServerCheckpoints:
     """Writes checkpoints and knows what they still need of clients and contributions."""
 
-    def __init__(self, contributions: Contributions | None) -> None:
-        self.contributions = contributions
+    def __init__(self, contributions: Contributions | None, corrections: Contributions | None = None) -> None:
+        self.contributions, self.corrections = contributions, corrections
         self._held: OrderedDict[Path, Ledger] = OrderedDict()
 
     def save(self, folder: Path, state: RunState, ledger: Ledger, record: RoundRecord) -> None:
@@ -64,8 +64,9 @@ class ServerCheckpoints:
         """
         if not state.server.is_finite():
             raise Diverged(f"round {state.round}: the server's state is not finite; the round before it is kept.")
-        if self.contributions is not None:
-            self.contributions.sync()
+        for kept in (self.contributions, self.corrections):
+            if kept is not None:
+                kept.sync()
         tensors, server = flatten("server", state.server)
         note: dict[str, Any] = {
             "round": state.round,
@@ -110,9 +111,11 @@ class ServerCheckpoints:
         for old in checkpoint_files(path.parent):
             if old not in self._held:
                 old.unlink(missing_ok=True)
+        entries = [entry for held in self._held.values() for entry in held.entries.values()]
         if self.contributions is not None:
-            entries = [entry for held in self._held.values() for entry in held.entries.values()]
             self.contributions.keep(entry.contribution for entry in entries if entry.contribution != NONE)
+        if self.corrections is not None:
+            self.corrections.keep(entry.correction for entry in entries if entry.correction != NONE)
 
 
 def read_checkpoint(path: Path) -> Saved:

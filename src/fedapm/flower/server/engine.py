@@ -6,11 +6,12 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import RecordDict
+from torch import Tensor
 
 from fedapm.core.algorithm import Aggregate, Algorithm, State, Upload
 from fedapm.core.messages import OnceLogger
@@ -33,7 +34,7 @@ from fedapm.simulation.engines.base import Engine, Resumed, local_work
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.state import RunState
 from fedapm.simulation.stores.base import Undo, flatten
-from fedapm.uploads import Announced, layer_of
+from fedapm.uploads import Announced, layer_of, screened
 
 logger = logging.getLogger(__name__)
 REMARKS = 50
@@ -60,17 +61,33 @@ class FlowerRoundResult:
         gone: Mapping[int, Mapping[str, Vec]],
         ledger: Ledger,
         contributions: Contributions | None,
+        corrections: Contributions | None = None,
     ) -> None:
         self.round, self.token, self._trained = round, token, trained
         self._gone, self._ledger, self._contributions = gone, ledger, contributions
+        self._corrections, self._told = corrections, dict[int, Mapping[str, Vec]]()
         self.good: list[int] = list(trained)
         uploads = [reply.upload for reply in trained.values()]
         self.bytes_up = sum(upload.nbytes for upload in uploads)
+        self.bytes_told = 0
         self.local = local_work([reply.log for reply in trained.values()])
-        total = Aggregate.of(uploads)
-        back = withdrawn(gone.values()) if uploads else {}
+        self.total = self._with_withdrawn(Aggregate.of(uploads))
+
+    def screen(self, method: Algorithm, server: State) -> None:
+        """Count what the method counts of each reply; the clients are told with their next message."""
+        screening = screened(method, server, [self._trained[client].upload for client in self.good])
+        self.good = [self.good[k] for k in screening.kept]
+        self._trained = {
+            client: replace(self._trained[client], upload=upload)
+            for client, upload in zip(self.good, screening.counted, strict=True)
+        }
+        self._told = dict(zip(self.good, screening.corrections, strict=True))
+        self.total, self.bytes_told = self._with_withdrawn(screening.total), screening.nbytes
+
+    def _with_withdrawn(self, total: Aggregate) -> Aggregate:
+        back = withdrawn(self._gone.values()) if total.count else {}
         sums = {name: vector + back[name] if name in back else vector for name, vector in total.sums.items()}
-        self.total = Aggregate(sums, total.weight, total.count, back)
+        return Aggregate(sums, total.weight, total.count, back, norms=total.norms)
 
     def commit(self) -> Undo:
         """Write down whose replies were accepted, and who begins anew; the result takes that back."""
@@ -80,7 +97,10 @@ class FlowerRoundResult:
             if self._contributions is not None:
                 before = self._ledger.entry(client).contribution
                 contribution = self._contributions.add(client, version, before, reply.upload)
-            changes[client] = Entry(version, contribution)
+            correction = NONE
+            if self._corrections is not None and (told := self._told.get(client)):
+                correction = self._corrections.add(client, version, NONE, Upload(told))
+            changes[client] = Entry(version, contribution, correction)
         uploads = [reply.upload for reply in self._trained.values()]
         return self._ledger.settle(self.round, changes, remembered(self._ledger.norms, uploads))
 
@@ -143,7 +163,8 @@ class FlowerEngine(Engine):
         trained = {k: reply for k in replies.usable if (reply := replies.answers[k].trained) is not None}
         kept = self.contributions if self.algorithm.cumulative else None
         gone = self._begin_anew(replies, round)
-        return FlowerRoundResult(round, replies.announcement.token, trained, gone, self.ledger, kept)
+        told = self.checkpoints.corrections
+        return FlowerRoundResult(round, replies.announcement.token, trained, gone, self.ledger, kept, told)
 
     def heard(self, round: int, before: Sequence[int]) -> Collection[int]:
         """The clients that were sent a change alone."""
@@ -206,7 +227,8 @@ class FlowerEngine(Engine):
     def _announce(self, announcement: Announcement, broadcast: State) -> RoundReplies:
         tensors, note = flatten("down", broadcast)
         vectors = codec.block(tensors)
-        change, base = self._change(announcement.round)
+        steps, base = self._change(announcement.round)
+        change = codec.block(steps) if steps else None
         engine, personal = self.experiment.engine, self.algorithm.personal_field is not None
         last = announcement.round >= engine.rounds
         closing = engine.final_personal_epochs if last and personal else 0
@@ -233,9 +255,12 @@ class FlowerEngine(Engine):
                 "keep": self.checkpoints.oldest_version(client),
                 "train": trains(client),
             }
-            if client in base.clients:
-                return codec.records(common | own | {"base": base.token}, change)
-            return codec.records(common | own, vectors)
+            with_change = client in base.clients
+            own |= {"base": base.token} if with_change else {}
+            if (file := self.ledger.entry(client).correction) != NONE and self.checkpoints.corrections is not None:
+                told, _ = flatten("correction", self.checkpoints.corrections.read(file))
+                return codec.records(common | own, codec.block((steps if with_change else tensors) | told))
+            return codec.records(common | own, change if with_change else vectors)
 
         def expected_of(client: int) -> Expected:
             return Expected(
@@ -264,12 +289,12 @@ class FlowerEngine(Engine):
                 self._once(announcement.about, client, f"its state is lost: {answer.lost}")
         return replies
 
-    def _change(self, round: int) -> tuple[ArrayRecord | None, Shown]:
+    def _change(self, round: int) -> tuple[dict[str, Tensor], Shown]:
         """The broadcast after a round as the change of the one before, and who has that."""
         layer = layer_of(self.algorithm, Announced)
         if layer is None or self._server is None or self._shown.round != round - 1:
-            return None, Shown()
-        return codec.block(flatten("change", {"step": layer.step(self._server)})[0]), self._shown
+            return {}, Shown()
+        return flatten("change", {"step": layer.step(self._server)})[0], self._shown
 
     def _vet(self, updates: Mapping[int, Upload]) -> dict[int, ClientReply]:
         """The updates that must not be used: far too long ones, and those with which the state would be infinite."""
@@ -290,10 +315,16 @@ class FlowerEngine(Engine):
         if self._server is None:
             return True
         try:
-            total = Aggregate.of(updates.values())
+            total = self._counted(self._server, [*updates.values()])
             return self.algorithm.server_update(self._server, total, len(self.ledger)).is_finite()
         except ArithmeticError:
             return False
+
+    def _counted(self, server: State, uploads: Sequence[Upload]) -> Aggregate:
+        if not self.algorithm.screens:
+            return Aggregate.of(uploads)
+        total = screened(self.algorithm, server, uploads).total
+        return total if total.count else Aggregate.of(uploads)
 
     def _remark(self, client: int, remarks: Sequence[str]) -> None:
         """Pass on what a client remarks, as long as it does not remark too much."""

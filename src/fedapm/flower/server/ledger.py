@@ -20,6 +20,8 @@ class Entry:
     """The version of the last accepted reply."""
     contribution: str = ""
     """The file of the sum of its changes, where the server keeps it."""
+    correction: str = ""
+    """The file of what was counted of the last accepted reply minus what it held, where they differ."""
 
 
 @dataclass
@@ -66,7 +68,10 @@ class Ledger:
             "start": self.start,
             "round": self.round,
             "clients": {client: data_summary.to_json() for client, data_summary in self.data_summaries.items()},
-            "entries": {str(k): [e.accepted, e.contribution] for k, e in sorted(self.entries.items())},
+            "entries": {
+                str(k): [e.accepted, e.contribution, *([e.correction] if e.correction else [])]
+                for k, e in sorted(self.entries.items())
+            },
             "norms": self.norms,
             "keys": dict(self.keys),
         }
@@ -74,7 +79,7 @@ class Ledger:
     @classmethod
     def read(cls, note: Mapping[str, Any]) -> Ledger:
         """The inverse of :meth:`note`."""
-        entries = {int(k): Entry(str(accepted), str(kept)) for k, (accepted, kept) in note["entries"].items()}
+        entries = {int(k): Entry(str(accepted), *map(str, files)) for k, (accepted, *files) in note["entries"].items()}
         for entry in entries.values():
             round_of(entry.accepted)
         data_summaries = {

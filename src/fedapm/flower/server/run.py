@@ -30,7 +30,18 @@ from fedapm.flower.transport.transport import Transport
 from fedapm.runs.config import changed_settings, read_config, write_config
 from fedapm.runs.files import remove_leftovers, write_json
 from fedapm.runs.folder import check_settings, clear_beginning, is_nothing_yet, locked, rewind
-from fedapm.runs.layout import CHECKPOINTS, CONFIG, CONTRIBUTIONS, ENGINE, EVENTS, INFO, MESSAGES, ROUNDS, TIMINGS
+from fedapm.runs.layout import (
+    CHECKPOINTS,
+    CONFIG,
+    CONTRIBUTIONS,
+    CORRECTIONS,
+    ENGINE,
+    EVENTS,
+    INFO,
+    MESSAGES,
+    ROUNDS,
+    TIMINGS,
+)
 from fedapm.runs.records import JsonLines, is_run, load_run
 from fedapm.runs.schema import EngineInfo, read
 from fedapm.simulation.callbacks import RecordWriter
@@ -87,7 +98,9 @@ class Server:
         names = self.experiment.algorithm.cumulative
         kept = bool(names) and self.flower.keep_contributions
         self.contributions = Contributions(out / CONTRIBUTIONS, names or ()) if kept else None
-        self.checkpoints = ServerCheckpoints(self.contributions)
+        told = tuple(self.experiment.method.told) if self.experiment.method.screens else ()
+        self.corrections = Contributions(out / CORRECTIONS, told) if told else None
+        self.checkpoints = ServerCheckpoints(self.contributions, self.corrections)
 
     def run(self) -> None:
         """Find the nodes and run to the last round."""

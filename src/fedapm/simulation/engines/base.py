@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -20,6 +20,7 @@ from fedapm.simulation.state import RunState
 from fedapm.simulation.stores import StoreKind, open_store
 from fedapm.simulation.stores.base import ClientState, InitClient, Store, Undo
 from fedapm.simulation.stores.memory import MemoryStore
+from fedapm.uploads import screened
 
 AT_ONCE = 1000
 """Clients whose new states are in memory together in the closing phase, however many there are."""
@@ -41,8 +42,20 @@ class RoundResult(Protocol):
         """What all selected clients sent."""
 
     @property
+    def bytes_told(self) -> int:
+        """What it takes to tell clients how much of their uploads counted."""
+
+    @property
     def local(self) -> dict[str, float | int] | None:
         """What the local solvers did, summed up for the record."""
+
+    def screen(self, method: Algorithm, server: State) -> None:
+        """Count what a method counts of each upload, before the sum is used and anything is committed.
+
+        Args:
+            method: A method that looks at single uploads.
+            server: The server's state before the round.
+        """
 
     def commit(self) -> Undo:
         """Put the clients' new states in place; the result takes that back."""
@@ -272,7 +285,18 @@ class ClientResults:
         self.good = [result.client for result in self._good]
         self.total = Aggregate.of(result.update.upload for result in self._good)
         self.bytes_up = sum(result.update.upload.nbytes for result in results)
+        self.bytes_told = 0
         self.local = local_work([result.log for result in self._good])
+
+    def screen(self, method: Algorithm, server: State) -> None:
+        """Count what the method counts of each upload; clients keep what was counted."""
+        screening = screened(method, server, [result.update.upload for result in self._good])
+        states = [
+            replace(result, update=replace(result.update, state=method.corrected(result.update.state, correction)))
+            for result, correction in zip((self._good[k] for k in screening.kept), screening.corrections, strict=True)
+        ]
+        self._good, self.good = states, [result.client for result in states]
+        self.total, self.bytes_told = screening.total, screening.nbytes
 
     def drift(self, server: State, names: Sequence[str]) -> float | None:
         """Mean over clients of Σ over the named tensors ‖u_i − ū‖; without a server model ū is the clients' mean."""

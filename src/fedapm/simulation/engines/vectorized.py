@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State
-from fedapm.core.batched import BatchedVec, NotBatchable, PerClient
+from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Upload
+from fedapm.core.batched import BatchedVec, NotBatchable, PerClient, batched
 from fedapm.core.messages import OnceLogger
 from fedapm.core.metrics import Score
 from fedapm.core.solver import SolveStats
@@ -32,6 +32,7 @@ from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import InitClient, Store, Undo
 from fedapm.simulation.stores.memory import MemoryStore
 from fedapm.simulation.stores.table import TableStore
+from fedapm.uploads import screened
 
 logger = logging.getLogger(__name__)
 MEMORY = 1 << 29
@@ -246,7 +247,22 @@ class BatchedResult:
         weight = math.fsum(float(w) for c in chunks for w in c.weights[c.finite].tolist())
         self.total = Aggregate(sums, weight, len(self.good), unit=max(chunk.unit for chunk in chunks))
         self.bytes_up = chunks[0].size * len(clients)
+        self.bytes_told = 0
         self.local = self._local()
+
+    def screen(self, method: Algorithm, server: State) -> None:
+        """Count what the method counts of each upload; clients keep what was counted."""
+        uploads: dict[int, Upload] = {}
+        for chunk in self._chunks:
+            columns = {name: vector.unbind() for name, vector in chunk.sums.items()}
+            for k, client in enumerate(chunk.clients):
+                own = {name: rows[k] for name, rows in columns.items()}
+                uploads[client] = Upload(own, float(chunk.weights[k]), chunk.unit)
+        screening = screened(method, server, [uploads[client] for client in self.good])
+        self.good = [self.good[k] for k in screening.kept]
+        corrections = dict(zip(self.good, screening.corrections, strict=True))
+        self._chunks = [_corrected(chunk, corrections, method) for chunk in self._chunks]
+        self.total, self.bytes_told = screening.total, screening.nbytes
 
     def _local(self) -> dict[str, float | int] | None:
         if not self.good or not self._chunks[0].log:
@@ -334,6 +350,17 @@ def _finite(vectors: Iterable[Vec], task: BatchedTask) -> Tensor:
 def _summed(vector: BatchedVec, rows: Tensor | None) -> Vec:
     """The sum over clients, or over some of them."""
     return Vec({n: (t if rows is None else t[rows.to(t.device)]).sum(0) for n, t in vector.items()})
+
+
+def _corrected(chunk: Chunk, corrections: Mapping[int, Mapping[str, Vec]], method: Algorithm) -> Chunk:
+    """A chunk whose clients keep what was counted; the others have no part in the round."""
+    good = torch.tensor([client in corrections for client in chunk.clients])
+    together = {
+        name: batched([corrections.get(k, {}).get(name, vector.unbind()[0].zeros()) for k in chunk.clients])
+        for name, vector in chunk.sums.items()
+        if name in method.told
+    }
+    return replace(chunk, finite=chunk.finite & good, state=method.corrected(chunk.state, together))
 
 
 def _finite_rows(chunk: Chunk, name: str) -> Tensor:
