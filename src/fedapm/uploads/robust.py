@@ -175,4 +175,5 @@ def _like(flat: Tensor, vector: Vec) -> Vec:
 
 
 def _distances(messages: Tensor, point: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(messages - point, dim=1)
+    distances: Tensor = torch.linalg.vector_norm(messages - point, dim=1)
+    return distances
