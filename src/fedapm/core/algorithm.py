@@ -283,6 +283,14 @@ class Algorithm(ABC):
             What is sent, what is kept, and the client's copy of the shared parameters.
         """
 
+    def aggregate(self, uploads: Iterable[Upload]) -> Aggregate:
+        """A round's uploads, put together; methods add them up.
+
+        Args:
+            uploads: What the round's clients sent, in their order.
+        """
+        return Aggregate.of(uploads)
+
     @abstractmethod
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The server's new state.

@@ -35,6 +35,7 @@ from fedapm.simulation.preflight import check_clients
 from fedapm.simulation.problem import Model, Problem, Weighting
 from fedapm.simulation.sampling import Sampling
 from fedapm.simulation.spec import RunSpec
+from fedapm.uploads import Masked, layer_of
 
 logger = logging.getLogger(__name__)
 ROOT_VARIABLE = "FEDAPM_DATA_ROOT"
@@ -246,6 +247,8 @@ def plan(
     own = model or network(experiment, clients)
     run_problem = problem(experiment, clients, own, loss, experiment.engine.device, metrics)
     check_clients(run_problem)
+    if (masks := layer_of(experiment.method, Masked)) is not None:
+        masks.check(schedule(experiment.engine).sampling.size(len(run_problem)))
     if model is not None:
         settings["model"]["name"] = type(run_problem.network(0).module).__name__
     return RunSpec(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from fedapm.core import algorithm as core
 from fedapm.core.algorithm import Upload
 from fedapm.core.network import Loss
 from fedapm.core.samples import Samples, mean_batches
@@ -25,7 +26,7 @@ from fedapm.flower.text import shown
 from fedapm.simulation.engines.base import client_init
 from fedapm.simulation.engines.sequential import train_client
 from fedapm.simulation.problem import Model, Problem, Weighting
-from fedapm.uploads import Transmitted, layer_of
+from fedapm.uploads import Masked, Transmitted, layer_of
 
 Columns = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and type of each tensor of one sample."""
@@ -192,7 +193,10 @@ class UploadForm:
     weighed: bool
     """Whether their weight is the client's α_i, and not one that the method makes up."""
     decode: Callable[[Vec], Mapping[str, Vec]] | None = None
-    """Makes the sums of what is sent, where they are coded."""
+    """Makes the sums of what is sent, where they are coded; of masked messages only single numbers."""
+    like: Mapping[str, Vec] = field(default_factory=dict)
+    """The sums, all zero."""
+    masked: bool = False
 
 
 def sent_vectors(upload: Upload) -> Mapping[str, Vec]:
@@ -221,10 +225,13 @@ def upload_form(problem: Problem, experiment: Experiment) -> UploadForm:
     forms = {
         n: {part: (tuple(t.shape), t.dtype) for part, t in vector.items()} for n, vector in sent_vectors(upload).items()
     }
+    like = {n: vector.zeros() for n, vector in upload.sums.items()}
+    masked = layer_of(algorithm, Masked) is not None
     decode = None
     if upload.wire is not None and (layer := layer_of(algorithm, Transmitted)) is not None:
-        decode = partial(layer.decode, like={n: vector.zeros() for n, vector in upload.sums.items()})
-    return UploadForm(forms, upload.weight == ODD, decode)
+        seen = {n: vector for n, vector in like.items() if n == core.NUMBERS} if masked else like
+        decode = partial(layer.decode, like=seen)
+    return UploadForm(forms, upload.weight == ODD, decode, like, masked)
 
 
 def _columns(value: Any, what: str) -> Columns:

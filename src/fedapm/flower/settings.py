@@ -12,6 +12,7 @@ from fedapm.core.ranges import check_ranges
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.settings import Experiment, Tables, merged, validated
+from fedapm.uploads import Masked, layer_of
 
 TABLE = build.NETWORK_TABLE
 OWN = "own"
@@ -117,6 +118,14 @@ def deployment(*layers: Mapping[str, Any]) -> Deployment:
             "on Flower clients also send scores, losses and sample counts, which [privacy] does not account for; leave "
             "it out."
         )
+    masks = layer_of(experiment.method, Masked)
+    if masks is not None:
+        masks.check(selected)
+        if flower.lost == "readmit" and experiment.algorithm.cumulative != ():
+            raise FedapmError(
+                f'with upload.mask the server does not know what a client has sent, so {TABLE}.lost = "readmit" cannot '
+                "take it back; leave it out, and back up the clients' state folders."
+            )
     for name in ("stationarity", "theory"):
         if getattr(experiment.engine, name):
             raise FedapmError(f"engine.{name} needs every client's state on the server; leave it out on Flower.")

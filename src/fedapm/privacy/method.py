@@ -120,6 +120,11 @@ def private(
         raise FedapmError(
             f"rounding (upload.round_to) may make a message longer than {TABLE}.clip allows; leave one of them out."
         )
+    if upload.mask:
+        raise FedapmError(
+            f"in a simulation upload.mask hides nothing, and its rounding may make a message longer than {TABLE}.clip "
+            "allows; leave one of them out."
+        )
     if getattr(method, "rho", None) == "balanced":
         raise FedapmError(
             f'algorithm.rho = "balanced" sends numbers that [{TABLE}] does not account for; take "auto" or a number.'

@@ -142,7 +142,7 @@ class Loop:
         selected = self.select(round)
         broadcast = self.algorithm.broadcast(before.server)
         result = self.engine.run_round(round, selected, broadcast)
-        if not result.good:
+        if not result.good and not result.abandoned:
             raise Diverged(self._advice(round, "every selected client's update was not finite"))
         if self.algorithm.screens:
             result.screen(self.algorithm, before.server)
@@ -150,9 +150,12 @@ class Loop:
                 raise Diverged(
                     self._advice(round, "every selected client's update was far longer than usual (upload.norm_limit)")
                 )
+        server = before.server
+        if not result.abandoned:
+            server = self.algorithm.server_update(server, result.total, len(self.problem))
         after = RunState(
             round,
-            self.algorithm.server_update(before.server, result.total, len(self.problem)),
+            server,
             before.bytes_up + result.bytes_up,
             before.bytes_down + self._bytes_down(round, selected, broadcast) + result.bytes_told,
         )

@@ -5,6 +5,7 @@ A client keeps what the server was told, not what it wished to tell. What is wit
 
 from fedapm.uploads.broadcast import Announced
 from fedapm.uploads.layer import layer_of
+from fedapm.uploads.masks.method import Masked
 from fedapm.uploads.method import Transmitted, transmitted
 from fedapm.uploads.robust import Screening, screened
 from fedapm.uploads.settings import UploadSettings
@@ -12,6 +13,7 @@ from fedapm.uploads.transform import Transform
 
 __all__ = [
     "Announced",
+    "Masked",
     "Screening",
     "Transform",
     "Transmitted",

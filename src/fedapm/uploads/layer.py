@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -65,6 +65,10 @@ class Layer(Algorithm):
     def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """The method's own."""
         return self.method.client_update(broadcast, state, task)
+
+    def aggregate(self, uploads: Iterable[Upload]) -> Aggregate:
+        """The method's own."""
+        return self.method.aggregate(uploads)
 
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The method's own."""

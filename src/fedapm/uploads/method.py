@@ -31,6 +31,7 @@ from fedapm.errors import FedapmError
 from fedapm.uploads.broadcast import Announced
 from fedapm.uploads.centered import Centered
 from fedapm.uploads.layer import Layer
+from fedapm.uploads.masks.method import Masked
 from fedapm.uploads.norm_limit import NormLimited
 from fedapm.uploads.robust import Robust
 from fedapm.uploads.settings import ROUNDINGS, TABLE, UploadSettings
@@ -139,13 +140,13 @@ def transmitted(method: Algorithm, settings: UploadSettings, *, uniform: bool = 
     if settings.aggregate == "centered-clipping" and settings.clip is not None:
         method = Centered(method, settings.clip)
     if (transform := settings.transform) is not None:
-        method = _transformed(method, transform)
+        method = _transformed(method, settings, transform)
     if settings.norm_limit is not None:
         method = NormLimited(method, settings.norm_limit)
     return Robust(method, rule) if (rule := settings.rule) is not None else method
 
 
-def _transformed(method: Algorithm, transform: Transform) -> Transmitted:
+def _transformed(method: Algorithm, settings: UploadSettings, transform: Transform) -> Algorithm:
     vectors = {*method.told, *method.averaged(PROBE)}
     if not vectors:
         raise FedapmError(
@@ -157,7 +158,13 @@ def _transformed(method: Algorithm, transform: Transform) -> Transmitted:
             f"{method.label} sends {len(vectors)} vectors of different units, so {TABLE}.clip does not say how long "
             "they may be; leave it out."
         )
-    return Transmitted(method, transform)
+    if not settings.mask:
+        return Transmitted(method, transform)
+    if getattr(method.plain, "rho", None) == "balanced":
+        raise FedapmError(
+            f'algorithm.rho = "balanced" sends numbers that {TABLE}.mask does not cover; take "auto" or a number.'
+        )
+    return Masked(Transmitted(method, transform), settings.point, settings.threshold)
 
 
 def _check_screened(method: Algorithm, settings: UploadSettings, uniform: bool) -> None:

@@ -1,6 +1,6 @@
 """Transform: what is done to a vector before it is sent, always in this order: clipped, compressed, rounded.
 
-A mask that hides a message in a sum would come last, because it needs whole numbers in a known range.
+A mask that hides a message in a sum comes last, because it needs whole numbers in a known range (``masks``).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,11 +22,14 @@ from fedapm.data.clients import ClientData
 from fedapm.errors import FedapmError
 from fedapm.experiments.settings import Experiment
 from fedapm.flower.client.data import Loader, load_client_data
+from fedapm.flower.client.masks import NodeMasks
 from fedapm.flower.client.node import Node
 from fedapm.flower.client.request import (
     CORRECTION,
+    AgainRequest,
     HelloRequest,
     RoundRequest,
+    read_again,
     read_broadcast,
     read_change,
     read_correction,
@@ -35,7 +39,7 @@ from fedapm.flower.client.request import (
 )
 from fedapm.flower.client.time_limit import within
 from fedapm.flower.client.versions import Version, Versions
-from fedapm.flower.problem import DataSummary, Membership, NodeProblem, sent_vectors
+from fedapm.flower.problem import WIRE, DataSummary, Membership, NodeProblem, sent_vectors
 from fedapm.flower.text import one_line, shown
 from fedapm.flower.transport.codec import PROTOCOL, Fields, Tensors, digest, shapes
 from fedapm.flower.transport.version import FRESH, round_of, version_id
@@ -84,6 +88,8 @@ class MessageHandler:
                 )
             if "hello" in request:
                 reply, upload = self._hello(read_hello(request))
+            elif "again" in request:
+                reply, upload = self._again(read_again(request))
             else:
                 asked = read_round(request)
                 reply, upload = within(time_limit(request), lambda: self._round(asked, tensors))
@@ -98,7 +104,38 @@ class MessageHandler:
     def _hello(self, request: HelloRequest) -> tuple[Fields, Tensors]:
         client = self.node.client_id(request.clients)
         _, summary = self._data(self._here(request.experiment), client, request.clients.index(client))
-        return {"client": client, "data": summary.to_json()}, {}
+        reply: Fields = {"client": client, "data": summary.to_json()}
+        self._check_masks(request.experiment)
+        if request.experiment.upload.mask:
+            versions = Versions(self.node.state, request.run, client)
+            with versions.locked():
+                reply["mask"] = NodeMasks(self.node, versions.folder, request.run, client).own().note()
+        return reply, {}
+
+    def _again(self, request: AgainRequest) -> tuple[Fields, Tensors]:
+        """The message of a round, masked once more for fewer clients."""
+        self._check_client(request.client, request.position)
+        versions = Versions(self.node.state, request.run, request.client)
+        with versions.locked():
+            wire = sent_vectors(versions.load(version_id(request.round, request.token)).upload)[WIRE]
+            masks = NodeMasks(self.node, versions.folder, request.run, request.client)
+            tensors, sums = flatten("sums", {WIRE: masks.masked(request.round, request.mask, wire)})
+        return {"client": request.client, "again": {"round": request.round, "sums": sums}}, tensors
+
+    def _check_client(self, client: str, position: int) -> None:
+        # a node may have been restarted as another client since the server learned who it is
+        asked, own = (position, self.node.partition) if self.node.client is None else (client, self.node.client)
+        if own != asked:
+            raise FedapmError(f"a message for client {asked!r} reached the node of client {own!r}.")
+
+    def _check_masks(self, experiment: Experiment) -> None:
+        """Refuse a run that hides less than the node demands."""
+        least, settings = self.node.mask_threshold, experiment.upload
+        if least is not None and (not settings.mask or settings.threshold < least):
+            there = f"has upload.mask_threshold = {settings.threshold}" if settings.mask else "has no masks"
+            raise FedapmError(
+                f"this node takes part only where {least} clients or more are added up, but the run {there}."
+            )
 
     def _here(self, experiment: Experiment) -> Experiment:
         """The settings, with the modules of this node's own app."""
@@ -116,10 +153,8 @@ class MessageHandler:
 
     def _round(self, request: RoundRequest, tensors: Tensors) -> tuple[Fields, Tensors]:
         client, position, experiment = request.client, request.position, self._here(request.experiment)
-        # a node may have been restarted as another client since the server learned who it is
-        asked, own = (position, self.node.partition) if self.node.client is None else (client, self.node.client)
-        if own != asked:
-            raise FedapmError(f"a message for client {asked!r} reached the node of client {own!r}.")
+        self._check_client(client, position)
+        self._check_masks(experiment)
         versions = Versions(self.node.state, request.run, client)
         data, _ = self._data(experiment, client, position)
         membership = Membership(position, request.m, request.samples, request.classes, request.batches)
@@ -131,7 +166,9 @@ class MessageHandler:
         with versions.locked():
             broadcast = _broadcast(request, received, problem, algorithm, versions)
             with collect_messages() as messages:
-                reply, upload = _RoundHandler(experiment, problem, versions, client, broadcast, told).answer(request)
+                masks = NodeMasks(self.node, versions.folder, request.run, client) if experiment.upload.mask else None
+                handler = _RoundHandler(experiment, problem, versions, client, broadcast, told, masks)
+                reply, upload = handler.answer(request)
             return reply | {"remarks": messages}, upload
 
 
@@ -146,7 +183,9 @@ class _RoundHandler:
         client: str,
         broadcast: State,
         told: Tensors,
+        masks: NodeMasks | None,
     ) -> None:
+        self.masks, self.threshold = masks, experiment.upload.threshold
         self.problem, self.versions, self.client, self.broadcast = problem, versions, client, broadcast
         self.told = told
         """What the server counted of the accepted version, where it is something else than was sent."""
@@ -179,7 +218,7 @@ class _RoundHandler:
             self._write_models(client_state, request.round)
         upload: Tensors = {}
         if request.train is not None:
-            reply["trained"], upload = self._train(request.train, request.token, client_state)
+            reply["trained"], upload = self._train(request, request.train, client_state)
         self.versions.prune(request.keep, accepted)
         return reply, upload
 
@@ -189,19 +228,41 @@ class _RoundHandler:
             for view in self.algorithm.views
         }
 
-    def _train(self, round: int, token: str, client_state: ClientState) -> tuple[Fields, Tensors]:
-        id = version_id(round, token)
+    def _train(self, request: RoundRequest, round: int, client_state: ClientState) -> tuple[Fields, Tensors]:
+        id = version_id(round, request.token)
         # an announcement that arrives twice gets the same reply twice
+        stored: Version | None = None
         if self.versions.has(id):
             with suppress(FedapmError):
-                return _training_reply(round, self.versions.load(id))
+                stored = self.versions.load(id)
+        if stored is not None:
+            return self._training_reply(request, stored)
         result = train_client(self.problem, self.algorithm, CLIENT, client_state, self.broadcast, round)
-        if not result.is_finite():
-            return {"round": round, "finite": False}, {}
         update = result.update
+        if not result.is_finite():
+            if self.masks is None or update.upload.wire is None:
+                return {"round": round, "finite": False}, {}
+            # zeros, so that the others' masks cancel all the same
+            tensors, sums = self._sent(request, {WIRE: update.upload.wire.zeros()})
+            return {"round": round, "finite": False, "sums": sums}, tensors
         version = Version(id, ClientState(update.state, result.buffers), update.u, update.upload, result.log)
         self.versions.save(version)
-        return _training_reply(round, version)
+        return self._training_reply(request, version)
+
+    def _training_reply(self, request: RoundRequest, version: Version) -> tuple[Fields, Tensors]:
+        tensors, sums = self._sent(request, sent_vectors(version.upload))
+        log = [asdict(stats) for stats in version.log]
+        weight = version.upload.weight
+        return {"round": request.train, "finite": True, "weight": weight, "sums": sums, "log": log}, tensors
+
+    def _sent(self, request: RoundRequest, vectors: Mapping[str, Vec]) -> tuple[Tensors, Fields]:
+        """What goes over the wire: under masks what is stored is not what is sent."""
+        if self.masks is not None:
+            if request.mask is None or request.train is None:
+                raise FedapmError("the server asks for a message without a mask.")
+            hidden = self.masks.masked(request.train, request.mask, vectors[WIRE], self.threshold)
+            vectors = {WIRE: hidden}
+        return flatten("sums", vectors)
 
     def _drift(self, u: Vec) -> list[float] | None:
         """The distance of each shared tensor of the client's copy from the shared model; None where there is none."""
@@ -242,12 +303,6 @@ def _broadcast(
         broadcast = read_change(request.down, tensors, like, before, layer)
     versions.save_broadcast(request.token, broadcast)
     return broadcast
-
-
-def _training_reply(round: int, version: Version) -> tuple[Fields, Tensors]:
-    tensors, sums = flatten("sums", sent_vectors(version.upload))
-    log = [asdict(stats) for stats in version.log]
-    return {"round": round, "finite": True, "weight": version.upload.weight, "sums": sums, "log": log}, tensors
 
 
 def _check_start(problem: NodeProblem, request: RoundRequest) -> None:

@@ -12,8 +12,10 @@ from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.settings import DataSettings
 
 STATE_VARIABLE = "FEDAPM_STATE"
-STRINGS = ("state-dir", "data-file", "data-root", "data-cache", "device")
+STRINGS = ("state-dir", "data-file", "data-root", "data-cache", "device", "node-key", "registry")
 """The keys of ``--node-config`` whose values are strings."""
+FILES = ("data-file", "node-key", "registry")
+"""Those of them that are files."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,12 @@ class Node:
     data_root: str | None = None
     data_cache: str | None = None
     device: str | None = None
+    node_key: Path | None = None
+    """The private key of its SuperNode, which signs its mask keys."""
+    registry: Path | None = None
+    """The file that says which key each client's node has; without it the keys that are seen first are believed."""
+    mask_threshold: int | None = None
+    """The fewest clients over which a sum may be told; with it the node takes no part in runs without masks."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], state: Path | None = None) -> Node:
@@ -49,15 +57,21 @@ class Node:
         client = config.get("client-id")
         if client is None and partition is None:
             raise FedapmError("a node does not say which client it is; start it with --node-config 'client-id=\"…\"'.")
-        file = strings.get("data-file")
+        fewest = config.get("mask-threshold")
+        if fewest is not None and (isinstance(fewest, bool) or not isinstance(fewest, int) or fewest < 2):
+            raise FedapmError(f"--node-config: mask-threshold = {fewest!r} should be a number from 2.")
+        files = {name: Path(strings[name]).expanduser() for name in FILES if name in strings}
         return cls(
             None if client is None else str(client),
             partition,
             Path(strings["state-dir"]).expanduser() if "state-dir" in strings else state or default_state(),
-            Path(file).expanduser() if file else None,
+            files.get("data-file"),
             strings.get("data-root"),
             strings.get("data-cache"),
             strings.get("device"),
+            files.get("node-key"),
+            files.get("registry"),
+            fewest,
         )
 
     def client_id(self, clients: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from fedapm.experiments.settings import Experiment
 from fedapm.flower.fields import flag, items, number, table, text, whole
 from fedapm.flower.text import one_line, shown
 from fedapm.flower.transport.codec import Fields, Tensors
+from fedapm.flower.transport.mask_keys import SignedKey
 from fedapm.flower.transport.version import round_of
 from fedapm.simulation.stores.base import restore
 from fedapm.uploads import Announced
@@ -30,17 +31,42 @@ ROUND = (
     *HEADER, "settings", "client", "position", "m", "samples", "batches", "classes", "u0", "down", "round", "evaluate",
     "closing", "finish", "accepted", "keep", "train", "limit",
 )  # fmt: skip
-BASE = "base"
+BASE, MASK = "base", "mask"
 CORRECTION = "correction/"
 """What the tensors begin with that say what was counted of the last accepted reply."""
+AGAIN = (*HEADER, "client", "position", "again")
+NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class HelloRequest:
     """The question which client a node is."""
 
+    run: str
     clients: list[str]
     experiment: Experiment
+
+
+@dataclass(frozen=True)
+class MaskRequest:
+    """For whom a message is masked."""
+
+    nonce: str
+    clients: list[str]
+    keys: dict[str, SignedKey]
+    """The public keys of those clients, as far as the node may not have them."""
+
+
+@dataclass(frozen=True)
+class AgainRequest:
+    """The request to mask the message of a round once more, for fewer clients."""
+
+    run: str
+    token: str
+    client: str
+    position: int
+    round: int
+    mask: MaskRequest
 
 
 @dataclass(frozen=True)
@@ -74,6 +100,8 @@ class RoundRequest:
     """The round to train in."""
     base: str | None = None
     """The token of the announcement whose broadcast this one is a change of; None where it is whole."""
+    mask: MaskRequest | None = None
+    """For whom the result of training is masked; None where it is not."""
 
 
 def read_hello(fields: Fields) -> HelloRequest:
@@ -82,12 +110,12 @@ def read_hello(fields: Fields) -> HelloRequest:
     clients = [text(client, "a client's id", ID) for client in items(fields["hello"], "the list of clients", CLIENTS)]
     if len(set(clients)) != len(clients):
         raise FedapmError("the server names a client twice.")
-    return HelloRequest(clients, _experiment(fields["settings"]))
+    return HelloRequest(text(fields["run"], "the run's id", 100), clients, _experiment(fields["settings"]))
 
 
 def read_round(fields: Fields) -> RoundRequest:
     """The work of one round, or an error that says what is wrong with the message."""
-    table(fields, "the server's message", (*ROUND, BASE), ROUND)
+    table(fields, "the server's message", (*ROUND, BASE, MASK), ROUND)
     m = whole(fields["m"], "the number of clients", 1, CLIENTS)
     round = whole(fields["round"], "the round", 0, ROUNDS)
     train, accepted, keep = fields["train"], fields["accepted"], fields["keep"]
@@ -117,7 +145,32 @@ def read_round(fields: Fields) -> RoundRequest:
         keep,
         train,
         _matched(fields[BASE], "the token of the broadcast before", TOKEN) if fields.get(BASE) is not None else None,
+        _mask(fields[MASK]) if fields.get(MASK) is not None else None,
     )
+
+
+def read_again(fields: Fields) -> AgainRequest:
+    """The request to mask a message once more, or an error that says what is wrong with it."""
+    table(fields, "the server's message", AGAIN, AGAIN)
+    again = table(fields["again"], "the field 'again'", ("round", MASK), ("round", MASK))
+    return AgainRequest(
+        _matched(fields["run"], "the run's id", RUN),
+        _matched(fields["token"], "the announcement's token", TOKEN),
+        text(fields["client"], "the client's id", ID),
+        whole(fields["position"], "the client's position", 0, CLIENTS),
+        whole(again["round"], "the round", 1, ROUNDS),
+        _mask(again[MASK]),
+    )
+
+
+def _mask(value: Any) -> MaskRequest:
+    fields = table(value, "the field 'mask'", ("nonce", "clients", "keys"), ("nonce", "clients", "keys"))
+    clients = [text(client, "a client's id", ID) for client in items(fields["clients"], "the clients of a sum")]
+    if len(set(clients)) != len(clients):
+        raise FedapmError("the server names a client of a sum twice.")
+    keys = table(fields["keys"], "the mask keys", clients)
+    read = {client: SignedKey.read(key, client) for client, key in keys.items()}
+    return MaskRequest(_matched(fields["nonce"], "the nonce", NONCE), clients, read)
 
 
 def time_limit(fields: Fields) -> float:

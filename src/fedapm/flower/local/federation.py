@@ -112,11 +112,11 @@ def down(folder: Path) -> int:
     return running
 
 
-def node_config(k: int, state: Path) -> str:
+def node_config(k: int, state: Path, key: Path) -> str:
     """The ``--node-config`` of a node."""
-    if '"' in str(state):
+    if '"' in f"{state}{key}":
         raise FedapmError(f"{state}: Flower's node configuration cannot hold a path with a quotation mark.")
-    return f'partition-id={k} state-dir="{state}"'
+    return f'partition-id={k} state-dir="{state}" node-key="{key}"'
 
 
 def start_node(federation: LocalFederation, k: int, key: Path | None = None, authority: Path | None = None) -> Process:
@@ -130,12 +130,13 @@ def start_node(federation: LocalFederation, k: int, key: Path | None = None, aut
     """
     folder = federation.folder / "nodes" / str(k)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key = key or node_key(federation.folder, k)
     command = [
         program("flower-supernode"),
         *("--superlink", f"{HOST}:{federation.port}"),
         *("--root-certificates", str(authority or federation.authority)),
-        *("--auth-supernode-private-key", str(key or node_key(federation.folder, k))),
-        *("--node-config", node_config(k, folder / "state")),
+        *("--auth-supernode-private-key", str(key)),
+        *("--node-config", node_config(k, folder / "state", key)),
         *("--host", HOST, "--port", str(_free_port()), "--isolation", "subprocess"),
     ]
     return start(f"node-{k}", command, log_file(federation.folder, f"node-{k}"), environment(folder / "flower"))

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedapm.flower.server.checkpoint import ServerCheckpoints
 from fedapm.flower.server.contributions import NONE, Contributions, withdrawn
 from fedapm.flower.server.exchange import Announcement, Event, RoundExchange, RoundReplies
 from fedapm.flower.server.ledger import Entry, Ledger
+from fedapm.flower.server.masks import Abandoned, MaskedSum, MaskServer
 from fedapm.flower.server.norm_limit import NormLimit, norms_of, remembered
 from fedapm.flower.server.replies import ClientReply, Expected, ReplyForm, TrainReply
 from fedapm.flower.settings import Deployment
@@ -34,7 +36,8 @@ from fedapm.simulation.engines.base import Engine, Resumed, local_work
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.state import RunState
 from fedapm.simulation.stores.base import Undo, flatten
-from fedapm.uploads import Announced, layer_of, screened
+from fedapm.uploads import Announced, Masked, layer_of, screened
+from fedapm.uploads.masks.streams import Group
 
 logger = logging.getLogger(__name__)
 REMARKS = 50
@@ -62,16 +65,19 @@ class FlowerRoundResult:
         ledger: Ledger,
         contributions: Contributions | None,
         corrections: Contributions | None = None,
+        masked: MaskedSum | None = None,
+        abandoned: bool = False,
     ) -> None:
+        self.abandoned, self._masked = abandoned, masked
         self.round, self.token, self._trained = round, token, trained
         self._gone, self._ledger, self._contributions = gone, ledger, contributions
         self._corrections, self._told = corrections, dict[int, Mapping[str, Vec]]()
         self.good: list[int] = list(trained)
         uploads = [reply.upload for reply in trained.values()]
-        self.bytes_up = sum(upload.nbytes for upload in uploads)
+        self.bytes_up = sum(upload.nbytes for upload in uploads) if masked is None else masked.bytes_up
         self.bytes_told = 0
         self.local = local_work([reply.log for reply in trained.values()])
-        self.total = self._with_withdrawn(Aggregate.of(uploads))
+        self.total = self._with_withdrawn(Aggregate.of(uploads) if masked is None else masked.total)
 
     def screen(self, method: Algorithm, server: State) -> None:
         """Count what the method counts of each reply; the clients are told with their next message."""
@@ -102,6 +108,8 @@ class FlowerRoundResult:
                 correction = self._corrections.add(client, version, NONE, Upload(told))
             changes[client] = Entry(version, contribution, correction)
         uploads = [reply.upload for reply in self._trained.values()]
+        if self._masked is not None:
+            uploads = [self._masked.mean()]
         return self._ledger.settle(self.round, changes, remembered(self._ledger.norms, uploads))
 
 
@@ -141,6 +149,13 @@ class FlowerEngine(Engine):
         self._evaluated: RoundReplies | None = None
         self._closed = False
         self._shown = Shown()
+        layer = layer_of(self.algorithm, Masked)
+        seed = deployment.experiment.engine.seed
+        self.masks = MaskServer(layer, exchange, ledger.run, seed, form.upload) if layer is not None else None
+        self._group: Group | None = None
+        """Who was asked to mask for whom."""
+        self._abandoned = 0
+        """How many rounds in a row were abandoned."""
         self._had: dict[int, frozenset[int]] = {}
         """For the rounds that were last announced: who had the broadcast before."""
         summaries = list(ledger.data_summaries.values())
@@ -163,8 +178,43 @@ class FlowerEngine(Engine):
         trained = {k: reply for k in replies.usable if (reply := replies.answers[k].trained) is not None}
         kept = self.contributions if self.algorithm.cumulative else None
         gone = self._begin_anew(replies, round)
+        if self.masks is not None:
+            return self._masked_result(round, replies, gone)
         told = self.checkpoints.corrections
         return FlowerRoundResult(round, replies.announcement.token, trained, gone, self.ledger, kept, told)
+
+    def _masked_result(
+        self, round: int, replies: RoundReplies, gone: Mapping[int, Mapping[str, Vec]]
+    ) -> FlowerRoundResult:
+        """What is learnt of masked replies: their sum, or nothing."""
+        token = replies.announcement.token
+        try:
+            found = self._masked_sum(replies)
+        except Abandoned as error:
+            self._event(round, "", f"abandoned: {error}")
+            self._abandoned += 1
+            if self._abandoned > self.settings.retries:
+                raise FedapmError(
+                    f"round {round} was abandoned ({error}), as were all of the last {self._abandoned}; what was done "
+                    "before is kept, and the same command goes on from there."
+                ) from None
+            return FlowerRoundResult(round, token, {}, gone, self.ledger, None, abandoned=True)
+        self._abandoned = 0
+        return FlowerRoundResult(round, token, found.clients, gone, self.ledger, None, masked=found)
+
+    def _masked_sum(self, replies: RoundReplies) -> MaskedSum:
+        """The sum of a round, looked at as single replies are without masks."""
+        assert self.masks is not None
+        if self._group is None:
+            raise Abandoned("nobody was asked")
+        found = self.masks.total(self._group, replies)
+        if found.clients:
+            wrong = NormLimit(self.settings.norm_limit).refused(self.ledger.norms, {0: found.mean()})
+            if wrong:
+                raise Abandoned(wrong[0].replace("its ", "the mean ", 1))
+            if not self._keeps_finite(found.total):
+                raise Abandoned("with its sum the server's state would not be finite")
+        return found
 
     def heard(self, round: int, before: Sequence[int]) -> Collection[int]:
         """The clients that were sent a change alone."""
@@ -242,10 +292,15 @@ class FlowerEngine(Engine):
             "limit": self.exchange.lifetime,
         }
         training = announcement.training
+        group = self._begin_group(announcement)
+        if group is not None and self.masks is not None:
+            announcement = replace(announcement, enough=partial(self.masks.enough, group))
         certain = self.algorithm.certain(broadcast, self.problem.task(0, training)) if training is not None else {}
 
         def trains(client: int) -> int | None:
-            return training if client in announcement.selected else None
+            if client not in announcement.selected or (group is not None and self.ledger.ids[client] not in group.keys):
+                return None
+            return training
 
         def message_for(client: int) -> RecordDict:
             own = {
@@ -255,6 +310,8 @@ class FlowerEngine(Engine):
                 "keep": self.checkpoints.oldest_version(client),
                 "train": trains(client),
             }
+            if group is not None and self.masks is not None and trains(client) is not None:
+                own["mask"] = self.masks.note(group, client)
             with_change = client in base.clients
             own |= {"base": base.token} if with_change else {}
             if (file := self.ledger.entry(client).correction) != NONE and self.checkpoints.corrections is not None:
@@ -278,6 +335,8 @@ class FlowerEngine(Engine):
             )
 
         replies = self.exchange.gather(announcement, message_for, expected_of, self._vet)
+        if group is not None and self.masks is not None:
+            self.masks.answered(group, replies)
         self._had = {announcement.about: base.clients}
         # who has answered has stored the broadcast before
         answered = frozenset(k for k, answer in replies.answers.items() if answer.bad is None)
@@ -289,6 +348,16 @@ class FlowerEngine(Engine):
                 self._once(announcement.about, client, f"its state is lost: {answer.lost}")
         return replies
 
+    def _begin_group(self, announcement: Announcement) -> Group | None:
+        """Who masks for whom in the next round."""
+        if announcement.training is None:
+            return None
+        self._group = None
+        if self.masks is not None:
+            minimum = self.settings.minimum
+            self._group = self.masks.begin(announcement.training, announcement.selected, minimum)
+        return self._group
+
     def _change(self, round: int) -> tuple[dict[str, Tensor], Shown]:
         """The broadcast after a round as the change of the one before, and who has that."""
         layer = layer_of(self.algorithm, Announced)
@@ -298,6 +367,8 @@ class FlowerEngine(Engine):
 
     def _vet(self, updates: Mapping[int, Upload]) -> dict[int, ClientReply]:
         """The updates that must not be used: far too long ones, and those with which the state would be infinite."""
+        if self.masks is not None:
+            return {}  # only their sum can be looked at
         limit = NormLimit(self.settings.norm_limit)
         wrong = {
             k: ClientReply(bad=why, diverged=not all(norm <= LARGEST for norm in norms_of(updates[k]).values()))
@@ -315,7 +386,14 @@ class FlowerEngine(Engine):
         if self._server is None:
             return True
         try:
-            total = self._counted(self._server, [*updates.values()])
+            return self._keeps_finite(self._counted(self._server, [*updates.values()]))
+        except ArithmeticError:
+            return False
+
+    def _keeps_finite(self, total: Aggregate) -> bool:
+        if self._server is None:
+            return True
+        try:
             return self.algorithm.server_update(self._server, total, len(self.ledger)).is_finite()
         except ArithmeticError:
             return False
@@ -352,6 +430,8 @@ class FlowerEngine(Engine):
         entry, cumulative = self.ledger.entry(client), self.algorithm.cumulative
         if cumulative == ():
             return {}
+        if self.masks is not None:
+            return "under masks the server does not know what it has sent; restore its folder from a backup"
         if self.settings.lost == "wait" and not self._requested(client, entry.accepted):
             return "restore its folder from a backup, or re-admit it (fedapm flower readmit)"
         if cumulative is None or self.contributions is None or entry.contribution == NONE:

@@ -47,6 +47,8 @@ class Announcement:
     """The clients that get a message."""
     last: bool = False
     """Whether this is the last exchange, which waits for every client."""
+    enough: Callable[[RoundReplies], bool] | None = None
+    """Whether its replies are of use, where that takes more than a number of them."""
     token: str = field(default_factory=lambda: secrets.token_hex(6))
 
     @property
@@ -132,6 +134,29 @@ class RoundExchange:
         self._vet(collected, vet)
         self._check(collected)
         return collected
+
+    def ask(self, round: int, contents: Mapping[int, RecordDict]) -> dict[int, NodeReply]:
+        """Send some clients a further message and wait for their replies, as long as for those of a round.
+
+        Args:
+            round: What the messages are about.
+            contents: The message of each client.
+
+        Returns:
+            The first reply of each that replied.
+        """
+        exchange = Exchange(self.transport, MessageType.TRAIN, str(round), self.lifetime, self._limit)
+        owners = {self.registry.nodes[k]: k for k in contents if k in self.registry.nodes}
+        found: dict[int, NodeReply] = {}
+        arrived = exchange.send({node: contents[client] for node, client in owners.items()})
+        end = self.transport.clock() + self.settings.timeout
+        while True:
+            for reply in [*arrived, *exchange.receive()]:
+                found.setdefault(owners[reply.node], reply)
+            if not exchange.waiting or self.transport.clock() >= end:
+                return found
+            arrived = []
+            self.transport.sleep(POLL)
 
     def _listen(
         self,
@@ -227,7 +252,8 @@ class RoundExchange:
 
     def _enough(self, collected: RoundReplies) -> bool:
         if collected.announcement.selected:
-            return len(collected.usable) >= self.settings.minimum
+            suffices = collected.announcement.enough
+            return len(collected.usable) >= self.settings.minimum and (suffices is None or suffices(collected))
         return bool(collected.scored)
 
     def _check(self, collected: RoundReplies) -> None:
@@ -237,6 +263,8 @@ class RoundExchange:
         answers = [collected.answers.get(k) for k in asked.selected]
         if answers and all(answer is not None and answer.diverged for answer in answers):
             return  # the loop says what to do about that
+        if asked.enough is not None and collected.answers:
+            return  # the round is abandoned, and the next one begins
         if asked.selected:
             what, wanted, got, least = (
                 f"round {asked.training}",

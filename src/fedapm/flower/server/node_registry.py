@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from flwr.app import MessageType, RecordDict
 
@@ -14,6 +15,7 @@ from fedapm.flower.settings import Deployment
 from fedapm.flower.text import MARK, few, one_line
 from fedapm.flower.transport import codec
 from fedapm.flower.transport.keys import NONE
+from fedapm.flower.transport.mask_keys import SignedKey
 from fedapm.flower.transport.transport import POLL, Exchange, NodeReply, Transport
 
 logger = logging.getLogger(__name__)
@@ -49,6 +51,9 @@ class NodeRegistry:
         self.lifetime, self.most = deployment.flower.timeout, deployment.flower.max_samples
         self.nodes: dict[int, int] = {}
         self.data_summaries: dict[int, DataSummary] = {}
+        self.masked = bool(deployment.experiment.upload.mask)
+        self.mask_keys: dict[int, SignedKey] = {}
+        """The public mask keys of the clients that have reported, where messages are masked."""
         self._rejected: dict[int, int | None] = {}
         """Rejected nodes, with the position of the client they claimed if it was taken."""
         tables = deployment.experiment.tables()
@@ -84,7 +89,7 @@ class NodeRegistry:
             Claimed: If another online node is that client already.
         """
         try:
-            client, data_summary = self._read(reply)
+            client, data_summary, mask_key = self._read(reply, online.get(reply.node, NONE))
         except FedapmError as error:
             self._rejected[reply.node] = None
             logger.warning("node %s does not take part: %s", reply.node, error)
@@ -100,6 +105,8 @@ class NodeRegistry:
             self.keys.setdefault(self.ids[client], key)
         self.nodes[client] = reply.node
         self.data_summaries.setdefault(client, data_summary)
+        if mask_key is not None:
+            self.mask_keys[client] = mask_key
 
     def _forged(self, client: str, key: str) -> str | None:
         """Why a node with this key is not the client it says it is; None where it may be."""
@@ -117,17 +124,30 @@ class NodeRegistry:
         """Forget a client's node, so that it is asked again."""
         self.nodes.pop(client, None)
 
-    def _read(self, reply: NodeReply) -> tuple[int, DataSummary]:
+    def _read(self, reply: NodeReply, key: str) -> tuple[int, DataSummary, SignedKey | None]:
         if reply.problem is not None or reply.refused is not None:
             raise FedapmError(reply.problem or reply.refused or "")
-        fields = table(reply.fields, "its answer", ("protocol", "run", "token", "client", "data", "refused"))
+        fields = table(reply.fields, "its answer", ("protocol", "run", "token", "client", "data", "mask", "refused"))
         if "refused" in fields:
             raise FedapmError(one_line(text(fields["refused"], "its refusal", codec.NOTE_LIMIT)))
         if fields.get("run") != self.run or fields.get("token") is not None:
             raise FedapmError("its answer is to another question.")
         if fields.get("protocol") != codec.PROTOCOL or fields.get("client") not in self.ids:
             raise FedapmError("its answer names no client of this experiment.")
-        return self.ids.index(fields["client"]), DataSummary.from_json(fields.get("data"), self.most)
+        client = str(fields["client"])
+        mask_key = self._mask_key(fields.get("mask"), client, key) if self.masked else None
+        return self.ids.index(client), DataSummary.from_json(fields.get("data"), self.most), mask_key
+
+    def _mask_key(self, value: Any, client: str, key: str) -> SignedKey:
+        """A client's mask key; where it is signed, by the node it comes from."""
+        mask_key = SignedKey.read(value, client)
+        signer = mask_key.signer(self.run, client)
+        if NONE not in (key, signer) and signer != key:
+            raise FedapmError(
+                f"its mask key is signed by {signer}, but its node has the key {key}; name the private key that its "
+                "SuperNode was started with (--node-config node-key)."
+            )
+        return mask_key
 
     def call(self, transport: Transport, wait: float, enough: Callable[[NodeRegistry], bool]) -> None:
         """Ask all nodes which client they are, until enough have reported or the time is up."""

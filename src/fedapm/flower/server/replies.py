@@ -68,6 +68,8 @@ class ClientReply:
     lost: str | None = None
     """Which state it has instead of the one the server asked for."""
     remarks: tuple[str, ...] = ()
+    blank: Vec | None = None
+    """The masked zeros of a client whose update is not finite."""
     closing_scores: dict[str, dict[str, Score]] | None = None
     """Its scores after the closing phase, where there was one."""
 
@@ -142,7 +144,8 @@ def read(note: codec.Fields, tensors: codec.Tensors, expected: Expected) -> Clie
         return ClientReply(scores, drift, remarks=remarks, closing_scores=closing)
     trained = _trained(note["trained"], tensors, expected)
     if trained is None:
-        return ClientReply(scores, drift, bad="its update is not finite", diverged=True, remarks=remarks)
+        blank = _blank(note["trained"], tensors, expected) if expected.form.upload.masked else None
+        return ClientReply(scores, drift, None, "its update is not finite", True, remarks=remarks, blank=blank)
     return ClientReply(scores, drift, trained, remarks=remarks)
 
 
@@ -190,6 +193,36 @@ def _trained(value: Any, tensors: codec.Tensors, expected: Expected) -> TrainRep
             if not math.isclose(found, sure, rel_tol=1e-6):
                 raise FedapmError(f"its {name} has {part} = {found:g}, which must be {sure:g} in this round.")
     return TrainReply(upload, log)
+
+
+def read_again(
+    note: codec.Fields, tensors: codec.Tensors, header: Mapping[str, Any], round: int, form: UploadForm
+) -> Vec:
+    """A message that was masked once more, or an error that says what is wrong with the reply.
+
+    Args:
+        note: The reply's fields.
+        tensors: Its tensors.
+        header: The fields that must be as they were asked.
+        round: The round it must be of.
+        form: What uploads look like.
+    """
+    table(note, "its reply", (*header, "refused", "again"))
+    if "refused" in note:
+        raise Refused(one_line(text(note["refused"], "its refusal", TEXT)) or "it refuses without a reason.")
+    for key, value in header.items():
+        if note.get(key) != value:
+            raise FedapmError(f"its answer is to another question ({key} {shown(note.get(key))}).")
+    fields = table(note.get("again"), "its result", ("round", "sums"), ("round", "sums"))
+    if fields["round"] != round:
+        raise FedapmError(f"it has no result of round {round}, but of {shown(fields['round'])}.")
+    return _sums(fields["sums"], tensors, form.template)[WIRE]
+
+
+def _blank(value: Any, tensors: codec.Tensors, expected: Expected) -> Vec:
+    """Masked zeros, which make the masks of others cancel."""
+    fields = table(value, "its result", ("round", "finite", "sums"), ("round", "finite", "sums"))
+    return _sums(fields["sums"], tensors, expected.form.upload.template)[WIRE]
 
 
 def _sums(names: Any, tensors: codec.Tensors, template: Template) -> dict[str, Vec]:

@@ -96,7 +96,8 @@ class Server:
         self.experiment, self.flower = deployment.experiment, deployment.flower
         self.events = JsonLines(out / EVENTS)
         names = self.experiment.algorithm.cumulative
-        kept = bool(names) and self.flower.keep_contributions
+        # of masked messages only the sum is known
+        kept = bool(names) and self.flower.keep_contributions and not self.experiment.upload.mask
         self.contributions = Contributions(out / CONTRIBUTIONS, names or ()) if kept else None
         told = tuple(self.experiment.method.told) if self.experiment.method.screens else ()
         self.corrections = Contributions(out / CORRECTIONS, told) if told else None

@@ -38,6 +38,36 @@ def fingerprint(key: bytes) -> str:
     return f"SHA256:{base64.b64encode(hashlib.sha256(content).digest()).decode().rstrip('=')}"
 
 
+def read_keys(path: Path, clients: Sequence[str] | None = None) -> dict[str, str]:
+    """Read which key each client has, of all that a file names.
+
+    Args:
+        path: A TOML file as :func:`read_registry` takes it.
+        clients: The ids it may name; any if not given.
+
+    Returns:
+        The fingerprint of each client's key.
+
+    Raises:
+        FedapmError: If the file is malformed, names somebody else or gives two clients the same key.
+    """
+    keys: dict[str, str] = {}
+    for client, value in read_toml(path).items():
+        if clients is not None and client not in clients:
+            raise FedapmError(f"{path} names client {shown(client)}; {did_you_mean(client, clients)}")
+        given = value.strip() if isinstance(value, str) else ""
+        key = given if FINGERPRINT.fullmatch(given) else fingerprint(given.encode())
+        if key == NONE:
+            raise FedapmError(
+                f"{path}: {client} should be a public key (ecdsa-sha2-nistp384 …) or its fingerprint (SHA256:…), not "
+                f"{shown(value)}."
+            )
+        if key in keys.values():
+            raise FedapmError(f"{path} gives {client} the key of another client; every client has a key of its own.")
+        keys[client] = key
+    return keys
+
+
 def read_registry(path: Path, clients: Sequence[str]) -> dict[str, str]:
     """Read which key each client has.
 
@@ -51,20 +81,7 @@ def read_registry(path: Path, clients: Sequence[str]) -> dict[str, str]:
     Raises:
         FedapmError: If the file is malformed, lacks a client or gives two of them the same key.
     """
-    keys: dict[str, str] = {}
-    for client, value in read_toml(path).items():
-        if client not in clients:
-            raise FedapmError(f"{path} names client {shown(client)}; {did_you_mean(client, clients)}")
-        given = value.strip() if isinstance(value, str) else ""
-        key = given if FINGERPRINT.fullmatch(given) else fingerprint(given.encode())
-        if key == NONE:
-            raise FedapmError(
-                f"{path}: {client} should be a public key (ecdsa-sha2-nistp384 …) or its fingerprint (SHA256:…), not "
-                f"{shown(value)}."
-            )
-        if key in keys.values():
-            raise FedapmError(f"{path} gives {client} the key of another client; every client has a key of its own.")
-        keys[client] = key
+    keys = read_keys(path, clients)
     for client in clients:
         if client not in keys:
             raise FedapmError(f"{path} lacks client {client!r}; name the key of every client.")

@@ -49,6 +49,10 @@ class RoundResult(Protocol):
     def local(self) -> dict[str, float | int] | None:
         """What the local solvers did, summed up for the record."""
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody's work can be used although some may be good: the round ends as it began."""
+
     def screen(self, method: Algorithm, server: State) -> None:
         """Count what a method counts of each upload, before the sum is used and anything is committed.
 
@@ -279,11 +283,11 @@ class ClientResult:
 class ClientResults:
     """A round's work done client by client."""
 
-    def __init__(self, store: Store, results: Sequence[ClientResult]) -> None:
-        self._store = store
+    def __init__(self, store: Store, results: Sequence[ClientResult], algorithm: Algorithm) -> None:
+        self._store, self.abandoned = store, False
         self._good = [result for result in results if result.is_finite()]
         self.good = [result.client for result in self._good]
-        self.total = Aggregate.of(result.update.upload for result in self._good)
+        self.total = algorithm.aggregate(result.update.upload for result in self._good)
         self.bytes_up = sum(result.update.upload.nbytes for result in results)
         self.bytes_told = 0
         self.local = local_work([result.log for result in self._good])

@@ -51,7 +51,7 @@ class ProcessEngine(LocalEngine):
 
     def _train(self, round: int, selected: Sequence[int], broadcast: State) -> ClientResults:
         results = self._all(selected, broadcast, {"do": "train", "round": round}, ClientWorker.result)
-        return ClientResults(self.store, results)
+        return ClientResults(self.store, results, self.algorithm)
 
     def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
         """Every client's scores on its own data."""

@@ -25,7 +25,7 @@ class SequentialEngine(LocalEngine):
             train_client(self.problem, self.algorithm, client, self.store.get(client), broadcast, round)
             for client in selected
         ]
-        return ClientResults(self.store, results)
+        return ClientResults(self.store, results, self.algorithm)
 
     def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
         """Every client's scores on its own data."""

@@ -238,7 +238,7 @@ class BatchedResult:
     """Work done by clients side by side."""
 
     def __init__(self, store: Store, clients: Sequence[int], chunks: Sequence[Chunk]) -> None:
-        self._store, self._chunks = store, chunks
+        self._store, self._chunks, self.abandoned = store, chunks, False
         fine = {k for c in chunks for k, good in zip(c.clients, c.finite.tolist(), strict=True) if good}
         self.good = [k for k in clients if k in fine]
         names = chunks[0].sums
