@@ -126,6 +126,7 @@ def test_the_shell_completes_commands() -> None:
     assert done.stdout.split() == ["export"]
 
 
+@pytest.mark.usefixtures("real_figures")  # the run was a process of its own and has drawn them
 def test_report_writes_again_what_the_run_wrote(made: Path, tmp_path: Path) -> None:
     outcome = fedapm("report", made, "--out", tmp_path / "r.html")
     assert outcome.code == 0
