@@ -41,10 +41,13 @@ def clients() -> Federation:
     made = federation(Dirichlet(len(CLIENTS), 1.0, 30), test_fraction=0.2, seed=0)
     return Federation.from_clients(
         {
-            name: (c.train.inputs[0][::3].double(), c.train.targets[::3])
+            name: (c.train.inputs[0][::8].double(), c.train.targets[::8])
             for name, c in zip(CLIENTS, made.clients, strict=True)
         },
-        test={name: (c.test.inputs[0].double(), c.test.targets) for name, c in zip(CLIENTS, made.clients, strict=True)},
+        test={
+            name: (c.test.inputs[0][::2].double(), c.test.targets[::2])
+            for name, c in zip(CLIENTS, made.clients, strict=True)
+        },
     )
 
 
