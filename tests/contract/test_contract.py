@@ -54,8 +54,8 @@ class Busy(nn.Module):
 def clients() -> Federation:
     made = federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0)
     return Federation.from_clients(
-        {c.id: (c.train.inputs[0][::3], c.train.targets[::3]) for c in made.clients},
-        test={c.id: (c.test.inputs[0], c.test.targets) for c in made.clients},
+        {c.id: (c.train.inputs[0][::6], c.train.targets[::6]) for c in made.clients},
+        test={c.id: (c.test.inputs[0][::2], c.test.targets[::2]) for c in made.clients},
     )
 
 
@@ -236,7 +236,7 @@ def test_a_client_that_is_not_finite_is_dropped_for_the_round(clients, name):
 
 
 def test_it_learns(name):
-    agreeing = federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0, shift=False)
+    agreeing = federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0, shift=False, samples=900)
     problem, method = make(agreeing, name, lr=0.2, epochs=2)
     _, records = play(problem, method, rounds=10, fraction=0.6, evaluate_every=10)
     view = method.views[0]

@@ -21,8 +21,8 @@ ALL = {"prior_v": 0.5, "dropout_v": 0.3, "validation_v": 0.3}
 def clients() -> Federation:
     made = federation(Dirichlet(CLIENTS, 1.0, 30), test_fraction=0.2, seed=0)
     return Federation.from_clients(
-        {c.id: (c.train.inputs[0][::4].double(), c.train.targets[::4]) for c in made.clients},
-        test={c.id: (c.test.inputs[0].double(), c.test.targets) for c in made.clients},
+        {c.id: (c.train.inputs[0][::8].double(), c.train.targets[::8]) for c in made.clients},
+        test={c.id: (c.test.inputs[0][::2].double(), c.test.targets[::2]) for c in made.clients},
     )
 
 

@@ -71,7 +71,7 @@ def test_fedapm_with_nothing_personal_is_consensus_admm(server):
     With everybody taking part and θ = 1 the participants' mean plus H is the mean of all z_i: the same server.
     """
     known = convex("quadratic", p=0)
-    rho, ridge, rounds = 0.7, known.ridge, 12
+    rho, ridge, rounds = 0.7, known.ridge, 6
     method = FedAPM(rho=rho, sigma=0.0, xi=1e-26, mu=0.999, max_epochs=600, server=server, theta=1.0)
     problem = known.problem(method, SGDConfig(lr=0.25, batch_size=0, weight_decay=ridge))
     states = []
