@@ -29,14 +29,16 @@ from tests.uploads.small import CLIENTS, SENDING, problem_of, run
 CARRYING = sorted(set(SENDING) - {"scaffold"})
 
 
-def protecting(name: str, upload: dict | None = None, options: dict | None = None, **settings) -> Private:
+def protecting(
+    name: str, upload: dict | None = None, options: dict | None = None, fraction: float = 0.5, **settings
+) -> Private:
     method = (METHODS | PRESETS)[name](**(options or {}))
     table = PrivacySettings(**({"noise": "keyed", "clip": 0.02} | settings))
 
     def draw(m: int, round: int) -> list[int]:
         return Sampling(0.5).draw(m, 0, round)
 
-    return private(method, table, UploadSettings(**(upload or {})), draw, 0, uniform=True)
+    return private(method, table, UploadSettings(**(upload or {})), draw, 0, uniform=True, fraction=fraction)
 
 
 def same(a: State, b: State) -> bool:

@@ -111,8 +111,8 @@ class Aggregate:
     sums: Mapping[str, Vec]
     """Also with what is taken back of clients that begin anew."""
     weight: float
-    count: int
-    """How many uploads there are."""
+    count: float
+    """How many uploads there are; where that is a secret, how many were expected."""
     withdrawn: Mapping[str, Vec] = field(default_factory=dict)
     """The part of the sums that takes back what clients that begin anew had added in earlier rounds."""
     unit: float = 1.0

@@ -55,6 +55,9 @@ class PerClient:
     def __neg__(self) -> PerClient:
         return PerClient(-self.values)
 
+    def __abs__(self) -> PerClient:
+        return PerClient(self.values.abs())
+
     def __bool__(self) -> bool:
         return self._unanimous(self.values != 0)
 

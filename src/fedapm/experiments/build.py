@@ -30,10 +30,11 @@ from fedapm.data import (
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.own import DEFAULTS, checked_digest, own_federation, own_file, own_name, own_network
 from fedapm.experiments.settings import OWN_KEYS, DataSettings, EngineSettings, Experiment, Tables, merged
+from fedapm.privacy import PrivacySettings
 from fedapm.simulation.loop import Schedule
 from fedapm.simulation.preflight import check_clients
 from fedapm.simulation.problem import Model, Problem, Weighting
-from fedapm.simulation.sampling import Sampling
+from fedapm.simulation.sampling import PoissonSampling, Sampling
 from fedapm.simulation.spec import RunSpec
 from fedapm.uploads import Masked, layer_of
 
@@ -185,11 +186,14 @@ def lacking(clients: Federation, data: DataSettings) -> dict[str, list[int]]:
     return positions
 
 
-def schedule(engine: EngineSettings) -> Schedule:
+def schedule(engine: EngineSettings, privacy: PrivacySettings | None = None) -> Schedule:
     """How long, with whom, how often to look."""
+    sampling = Sampling(engine.fraction, engine.count)
+    if privacy is not None and privacy.poisson:
+        sampling = PoissonSampling(engine.fraction, engine.count, keyed=privacy.noise == "keyed")
     return Schedule(
         engine.rounds,
-        Sampling(engine.fraction, engine.count),
+        sampling,
         engine.evaluate_every,
         engine.stationarity,
         engine.theory,
@@ -254,7 +258,7 @@ def plan(
     return RunSpec(
         run_problem,
         experiment.method,
-        schedule(experiment.engine),
+        schedule(experiment.engine, experiment.privacy),
         settings,
         experiment.engine.checkpoint_every,
         experiment.engine.save_models,

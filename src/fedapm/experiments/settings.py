@@ -257,7 +257,8 @@ class Experiment:
             return sampling.draw(m, seed, round)
 
         uniform = self.engine.weights == "uniform"
-        return private(self.algorithm, self.privacy, self.upload, draw, seed, uniform=uniform)
+        fraction = self.engine.fraction if self.engine.count is None else None
+        return private(self.algorithm, self.privacy, self.upload, draw, seed, uniform=uniform, fraction=fraction)
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any]) -> Experiment:

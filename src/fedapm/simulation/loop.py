@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from fedapm.core.algorithm import Algorithm, State
+from fedapm.core.algorithm import NUMBERS, Aggregate, Algorithm, State
 from fedapm.core.metrics import summarize
 from fedapm.core.record import Closing, Evaluation, RoundRecord
 from fedapm.errors import Diverged, Interrupted, StopRun
@@ -62,6 +62,25 @@ class Schedule:
     def evaluates(self, round: int) -> bool:
         """Whether models are evaluated after a round; the first and the last always are."""
         return round % self.evaluate_every == 0 or round == self.rounds
+
+
+class Nobody:
+    """A round in which nobody takes part: all vectors of the sum are zero, and nobody keeps anything."""
+
+    def __init__(self, form: Aggregate) -> None:
+        zeros = {name: vector if name == NUMBERS else vector.zeros() for name, vector in form.sums.items()}
+        self.total = replace(form, sums=zeros)
+        self.good: list[int] = []
+        self.bytes_up = self.bytes_told = 0
+        self.local: dict[str, float | int] | None = None
+        self.abandoned = False
+
+    def screen(self, method: Algorithm, server: State) -> None:
+        """There is nothing to look at."""
+
+    def commit(self) -> Undo:
+        """Nothing changes."""
+        return lambda: None
 
 
 class Loop:
@@ -141,12 +160,15 @@ class Loop:
         round = before.round + 1
         selected = self.select(round)
         broadcast = self.algorithm.broadcast(before.server)
-        result = self.engine.run_round(round, selected, broadcast)
+        # where nobody is drawn, one client works in vain to give the sums their form
+        result = self.engine.run_round(round, selected or [0], broadcast)
         if not result.good and not result.abandoned:
             raise Diverged(self._advice(round, "every selected client's update was not finite"))
+        if not selected:
+            result = Nobody(result.total)
         if self.algorithm.screens:
             result.screen(self.algorithm, before.server)
-            if not result.good:
+            if selected and not result.good:
                 raise Diverged(
                     self._advice(round, "every selected client's update was far longer than usual (upload.norm_limit)")
                 )

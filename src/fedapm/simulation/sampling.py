@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 
 from fedapm.core.random import numpy_generator
 from fedapm.errors import FedapmError
@@ -29,3 +30,26 @@ class Sampling:
         """The clients of a round, in increasing order."""
         stream = numpy_generator(seed, "clients", round)
         return sorted(int(k) for k in stream.choice(m, size=self.size(m), replace=False))
+
+
+@dataclass(frozen=True)
+class PoissonSampling(Sampling):
+    """Each client with the same probability, independently of all others; nobody may take part in a round.
+
+    The draws are a secret: they come from the operating system, and a process remembers them while it needs them.
+    """
+
+    keyed: bool = False
+    """Whether draws are repeated with the run's seed, which keeps no secret and is for tests."""
+    _drawn: dict[tuple[int, int], list[int]] = field(default_factory=dict, compare=False, repr=False)
+
+    def draw(self, m: int, seed: int, round: int) -> list[int]:
+        """The clients of a round, in increasing order; the same when it is asked for again."""
+        rate = self.size(m) / m if self.count is not None else self.fraction
+        if self.keyed:
+            chances = numpy_generator(seed, "secret clients", round).random(m)
+            return [k for k in range(m) if chances[k] < rate]
+        if (m, round) not in self._drawn:
+            source = secrets.SystemRandom()
+            self._drawn[m, round] = [k for k in range(m) if source.random() < rate]
+        return self._drawn[m, round]

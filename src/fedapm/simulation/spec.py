@@ -43,7 +43,7 @@ class RunSpec:
         Args:
             rows: The folder for clients' states, where they are kept on disk; a temporary one if not given.
         """
-        cohort = self.schedule.sampling.draw(len(self.problem), self.problem.seed, 1)
+        cohort = self.schedule.sampling.draw(len(self.problem), self.problem.seed, 1) or [0]
         choice = auto.choose_engine(self.engine, self.problem, self.algorithm, cohort, self.workers, self.stuck_after)
         choice.engine.open_store(self.store, rows)
         return choice
