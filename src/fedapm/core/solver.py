@@ -18,6 +18,7 @@ from torch import Tensor
 from fedapm.core.batched import PerClient
 from fedapm.core.network import Loss, Network, PhaseData
 from fedapm.core.objective import Objective, Prior, Prox, WeightDecay
+from fedapm.core.per_sample import Protection, noised_gradients
 from fedapm.core.ranges import check_ranges
 from fedapm.core.samples import Samples
 from fedapm.core.vec import Vec
@@ -203,6 +204,7 @@ class SGD:
         loss: Loss | None = None,
         dropout: float = 0.0,
         held_out: Tensor | None = None,
+        protection: Protection | None = None,
     ) -> None:
         """Prepare a search.
 
@@ -218,7 +220,9 @@ class SGD:
             loss: Another loss than the network's.
             dropout: The dropout rate in front of the personal layers among those that are trained.
             held_out: The positions of the samples that epochs are judged by instead of being trained on.
+            protection: What is done to the gradients of single samples, where these are protected.
         """
+        self.protection = protection
         self.dropout, self.held_out = dropout, held_out
         self.network, self.samples, self.names, self.terms = network, samples, names, terms
         self.lr, self.momentum, self.stream, self.loss = lr, momentum, stream, loss or network.loss
@@ -277,25 +281,46 @@ class SGD:
         _, of_f = self.network.gradient(self.names, self.samples, self._local)
         return self.terms.gradient(self.network.read(self.names), of_f).sq()
 
+    def _protected_epoch(self, protection: Protection) -> float:
+        """As many steps as an epoch has, each on a random part of the samples."""
+        parameters = dict(zip(self.names, self.network.trainable(self.names), strict=True))
+        self.network.module.train()
+        count, value, seen = len(self.samples), 0.0, 0
+        expected = min(self.batch_size, count)
+        for _ in range(math.ceil(count / expected)):
+            chosen = protection.chosen(count, expected / count, self.stream).to(self.samples.targets.device)
+            batch = self.samples[chosen]
+            grads, loss = noised_gradients(
+                self.network.module, parameters, self.loss, batch, expected, protection, self.stream
+            )
+            self._step(list(parameters.values()), grads)
+            value, seen = value + loss, seen + len(batch)
+        return value / max(seen, 1)
+
     def _epoch(self) -> float:
+        if self.protection is not None:
+            return self._protected_epoch(self.protection)
         parameters = self.network.trainable(self.names)
         self.network.module.train()
         losses = []
         for batch in self._local.samples.shuffled(self.batch_size, self.stream):
             loss = self.loss(self._local.call(*batch.inputs), batch.targets)
             grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
-            if self.momentum and not self._velocity:
-                self._velocity = [torch.zeros_like(p) for p in parameters]
-            sgd_step(
-                parameters,
-                list(grads),
-                lr=self.lr,
-                weight=self.terms.weight,
-                slope=self._slope,
-                offset=self._offset,
-                momentum=self.momentum,
-                velocity=self._velocity,
-            )
-            self._steps += 1
+            self._step(parameters, list(grads))
             losses.append(loss.detach() * len(batch))
         return torch.stack(losses).sum().item() / len(self._local.samples)
+
+    def _step(self, parameters: list[Tensor], grads: list[Tensor]) -> None:
+        if self.momentum and not self._velocity:
+            self._velocity = [torch.zeros_like(p) for p in parameters]
+        sgd_step(
+            parameters,
+            grads,
+            lr=self.lr,
+            weight=self.terms.weight,
+            slope=self._slope,
+            offset=self._offset,
+            momentum=self.momentum,
+            velocity=self._velocity,
+        )
+        self._steps += 1

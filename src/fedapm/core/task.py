@@ -12,9 +12,11 @@ from torch import Tensor
 from fedapm.core import random
 from fedapm.core.network import Loss, Network
 from fedapm.core.objective import Objective, Prior, Prox, WeightDecay, l2_gradient, l2_penalty
+from fedapm.core.per_sample import Protection
 from fedapm.core.samples import Samples
 from fedapm.core.solver import SGD, Epochs, SGDConfig, SolveStats, StopRule, UntilStationary
 from fedapm.core.vec import Vec
+from fedapm.errors import FedapmError
 
 __all__ = ["Epochs", "LocalTask", "Prox", "SGDConfig", "SolveStats", "StopRule", "Task", "UntilStationary"]
 
@@ -128,6 +130,8 @@ class LocalTask:
     """Where the personal parameters started, the centre of their prior."""
     log: list[SolveStats] = field(default_factory=list)
     """What the solver did, call by call."""
+    protection: Protection | None = None
+    """What is done to the gradients of single samples, where these are protected."""
 
     def __post_init__(self) -> None:
         self._batches = random.torch_generator(self.seed, "batches", self.client, self.round)
@@ -164,6 +168,7 @@ class LocalTask:
         """
         if not start:
             return start
+        self._check_protected(isinstance(stop, UntilStationary) or batch is not None or loss is not None)
         self.network.load(start, fixed or Vec())
         stop = stop or Epochs(self.solver.epochs)
         weight = self.unit if weight is None else weight
@@ -180,6 +185,7 @@ class LocalTask:
             loss=loss,
             dropout=self.solver.dropout_v or 0.0,
             held_out=self._held_out(start.names) if batch is None and isinstance(stop, Epochs) else None,
+            protection=self.protection,
         )
         call = len(self.log)
         with random.seeded_globally(self.network.device, self.seed, "forward", self.client, self.round, call):
@@ -192,13 +198,23 @@ class LocalTask:
         """A random stream of this round for the client."""
         return [random.torch_generator(self.seed, purpose, self.client, self.round)]
 
+    def _check_protected(self, looks: bool = True) -> None:
+        """Refuse to look at the data in a way that no noise protects."""
+        if self.protection is not None and looks:
+            raise FedapmError(
+                'privacy.level = "sample" protects plain steps of the solver for a fixed number of epochs; this method '
+                "or measure looks at the data in another way."
+            )
+
     def batches(self, epochs: int | None = None) -> Iterator[Samples]:
         """The mini-batches of some epochs, for methods whose step is not a plain one."""
+        self._check_protected()
         for _ in range(self.solver.epochs if epochs is None else epochs):
             yield from self.train.shuffled(self.solver.batch_size or len(self.train), self._batches)
 
     def sample_batches(self, share: float) -> Iterator[Samples]:
         """The mini-batches of one pass over a random part of the local data."""
+        self._check_protected()
         count = max(1, round(share * len(self.train)))
         part = torch.randperm(len(self.train), generator=self._batches)[:count].to(self.train.targets.device)
         yield from self.train[part].shuffled(self.solver.batch_size or count, self._batches)
@@ -214,6 +230,7 @@ class LocalTask:
 
     def gradient(self, at: Vec, fixed: Vec | None = None, batch: Samples | None = None) -> Vec:
         """∇f_i at a point, in the parameters named in ``at``, on all local data or on one batch."""
+        self._check_protected()
         self.network.load(at, fixed or Vec())
         _, gradient = self.network.gradient(at.names, self.train if batch is None else batch)
         gradient = gradient + l2_gradient(self.decay(at.names), at)
@@ -244,6 +261,7 @@ class LocalTask:
         share, count = self.solver.validation_v or 0.0, len(self.train)
         if count < 2 or not self.solver.stops_early(names, self.network.split.personal):
             return None
+        self._check_protected()
         if self.train.belong_together:
             draws = random.numpy_generator(self.seed, "validation of the personal phase", self.client)
             return torch.as_tensor(self.train.held_out(share, draws)).to(self.train.targets.device)

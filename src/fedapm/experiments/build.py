@@ -30,7 +30,7 @@ from fedapm.data import (
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.own import DEFAULTS, checked_digest, own_federation, own_file, own_name, own_network
 from fedapm.experiments.settings import OWN_KEYS, DataSettings, EngineSettings, Experiment, Tables, merged
-from fedapm.privacy import PrivacySettings
+from fedapm.privacy import PrivacySettings, protection
 from fedapm.simulation.loop import Schedule
 from fedapm.simulation.preflight import check_clients
 from fedapm.simulation.problem import Model, Problem, Weighting
@@ -229,6 +229,7 @@ def problem(
         seed=experiment.engine.seed,
         rounds=experiment.engine.rounds,
         device=device,
+        protection=protection(experiment.privacy),
     )
 
 

@@ -25,9 +25,10 @@ from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.inference import infer
 from fedapm.experiments.newcomer import TrainedRun
 from fedapm.exports import Description, find_format, write_model
+from fedapm.privacy import STEPS, PrivacySettings, SiteSpending
 from fedapm.runs.files import write_atomic, write_json, write_tensors
 from fedapm.runs.folder import before_closing, clear_beginning, locked, refuse_to_overwrite
-from fedapm.runs.layout import CHECKPOINTS, CLASSES, CONFIG, MODELS, ROUNDS, TRANSFORM, UNSEEN, model_file
+from fedapm.runs.layout import CHECKPOINTS, CLASSES, CONFIG, MODELS, PRIVACY, ROUNDS, TRANSFORM, UNSEEN, model_file
 from fedapm.runs.records import JsonLines, chained, write_info
 from fedapm.simulation.engines.base import LocalEngine
 from fedapm.simulation.engines.confusion import class_counts
@@ -463,6 +464,18 @@ def write_transform(folder: Path, transform: Transform | None) -> None:
     content = transform.content() if transform is not None else None
     if content is not None:
         write_atomic(folder / TRANSFORM, content)
+
+
+def write_spending(folder: Path, result: Result) -> None:
+    """What each client has spent, where single samples are protected."""
+    spec, engine = result.spec, result.engine
+    if spec.problem.protection is None:
+        return
+    settings = PrivacySettings(**spec.settings["privacy"])
+    sizes = {client.id: len(client.train) for client in spec.problem.federation.clients}
+    steps = [engine.client_state(k).state.numbers[STEPS] for k in range(len(spec.problem))]
+    rows = SiteSpending(settings, spec.problem.solver.batch_size).rows(sizes, steps)
+    write_json(folder / PRIVACY, {"round": result.state.round, "clients": rows})
 
 
 def write_classes(folder: Path, result: Result) -> None:

@@ -13,7 +13,7 @@ from fedapm.core.record import RoundRecord
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments.new_client import Options
 from fedapm.experiments.newcomer import personalize_client
-from fedapm.experiments.result import Result, write_classes, write_models, write_transform, write_unseen
+from fedapm.experiments.result import Result, write_classes, write_models, write_spending, write_transform, write_unseen
 from fedapm.loggers.console import ProgressDisplay
 from fedapm.loggers.rounds import RoundProgress
 from fedapm.loggers.series import Turn
@@ -124,6 +124,7 @@ def _execute(
     if folder is not None:
         if result.unseen_clients:
             write_unseen(folder.folder, result.unseen_clients)
+        write_spending(folder.folder, result)
         if plan.save_models:
             write_models(folder.folder, result)
             write_classes(folder.folder, result)

@@ -16,6 +16,7 @@ from fedapm.errors import FedapmError
 from fedapm.privacy.accountant import Accountant, Draw
 from fedapm.privacy.clipping import START, AdaptiveClip
 from fedapm.privacy.noise import keyed_noise, span, system_noise
+from fedapm.privacy.samples import Counting
 from fedapm.privacy.settings import TABLE, PrivacySettings
 from fedapm.privacy.subsampled import PoissonAccountant
 from fedapm.uploads import Transmitted, UploadSettings, transmitted
@@ -154,6 +155,13 @@ def private(
     """
     if not settings.active:
         return transmitted(method, upload, uniform=uniform)
+    if settings.per_sample:
+        if method.cumulative is None:
+            raise FedapmError(
+                f'{TABLE}.level = "sample" is for the methods of this package; it is not known what {method.label} '
+                "makes of its data."
+            )
+        return Counting(transmitted(method, upload, uniform=uniform))
     if not uniform:
         raise FedapmError(
             f"[{TABLE}] bounds what each client adds, so all must weigh the same; leave engine.weights out."

@@ -15,8 +15,8 @@ from typing import Any
 
 from fedapm.errors import FedapmError
 from fedapm.runs.files import naming, read_json, sync_folder, write_atomic, write_json
-from fedapm.runs.layout import CLASSES, CONFIG, INFO, ROUNDS, SPLIT, UNSEEN
-from fedapm.runs.schema import ClassCounts, RoundLine, RunInfo, UnseenInfo, check
+from fedapm.runs.layout import CLASSES, CONFIG, INFO, PRIVACY, ROUNDS, SPLIT, UNSEEN
+from fedapm.runs.schema import ClassCounts, PrivacyInfo, RoundLine, RunInfo, UnseenInfo, check
 
 
 class JsonLines:
@@ -147,6 +147,17 @@ def unseen_clients(run: Run) -> list[dict[str, Any]]:
     content = read_json(path)
     check(UnseenInfo, content, str(path))
     return list(content["clients"])
+
+
+def spent_by_site(run: Run) -> list[dict[str, Any]]:
+    """What each client has spent after the last round, where a run protects single samples; else empty."""
+    path = run.path / PRIVACY
+    if not path.is_file():
+        return []
+    content = read_json(path)
+    check(PrivacyInfo, content, str(path))
+    current = bool(run.rounds) and content["round"] == run.rounds[-1]["round"]
+    return list(content["clients"]) if current else []
 
 
 def class_counts(run: Run) -> dict[str, list[list[list[int]]]]:

@@ -99,6 +99,22 @@ class UnseenInfo(TypedDict):
     clients: list[UnseenClient]
 
 
+class SpentBySite(TypedDict):
+    """A client in privacy.json."""
+
+    id: str
+    samples: Count
+    steps: Count
+    epsilon: float
+
+
+class PrivacyInfo(TypedDict):
+    """privacy.json: what each client has spent after a round, where single samples are protected."""
+
+    round: Count
+    clients: list[SpentBySite]
+
+
 class ClassCounts(TypedDict):
     """classes.json: by view and client, the right class, the class it was taken for, and how often."""
 

@@ -18,6 +18,7 @@ from fedapm.core import random
 from fedapm.core.imports import described, place
 from fedapm.core.metrics import METRICS, Metric
 from fedapm.core.network import Loss, Network
+from fedapm.core.per_sample import Protection, check_protectable
 from fedapm.core.samples import Samples, mean_batches
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Split, SplitRule, check_same_shared
@@ -87,7 +88,9 @@ class Problem:
         seed: int = 0,
         rounds: int = 1,
         device: str | torch.device = "cpu",
+        protection: Protection | None = None,
     ) -> None:
+        self.protection = protection
         self.federation, self.model, self.rule = federation, model, rule or SplitRule()
         self.adapt = adapt or (lambda network, split: (network, split))
         self.solver, self.seed, self.rounds = solver or SGDConfig(), seed, rounds
@@ -103,6 +106,8 @@ class Problem:
         self._networks: dict[str, Network] = {}
         self._starts: dict[int, Start] = {}
         first = self._start(0)
+        if protection is not None:
+            check_protectable(first.network.module)
         self.federation = federation = as_network_takes(federation, first.network.module, self.device)
         if (order := picture_order(first.network.module)) is not None:
             self.federation = federation.with_memory_format(order)
@@ -125,6 +130,7 @@ class Problem:
             seed=self.seed,
             rounds=self.rounds,
             device=self.device,
+            protection=self.protection,
         )
         return other.weighted_as(self.unit, self.mean_batches)
 
@@ -166,6 +172,7 @@ class Problem:
             mean_batches=self.mean_batches,
             lr_factor=self.lr_factor(round),
             v0=self.start(client).v0,
+            protection=self.protection,
         )
 
     def personal_task(self, client: int, round: int) -> LocalTask:

@@ -315,6 +315,8 @@ def unable(problem: Problem) -> str | None:
     """Why the clients of a problem can never be computed together, if they cannot."""
     if problem.per_client:
         return "clients have networks of their own"
+    if problem.protection is not None:
+        return "gradients of single samples are protected"
     for name in problem.start(0).buffers:
         return f"the buffer {name} belongs to one client each"
     network = problem.network(0)

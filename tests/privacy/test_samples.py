@@ -1,0 +1,143 @@
+"""Gradients of single samples: clipped, noised as accounted for, in runs, in files and in reports."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fedapm.core.per_sample import noised_gradients
+from fedapm.core.samples import Samples
+from fedapm.core.split import SplitRule
+from fedapm.experiments.settings import Experiment
+from fedapm.privacy import STEPS, PrivacySettings, SiteSpending, gaussian_epsilon
+from fedapm.privacy.samples import Counting, SampleProtection
+from fedapm.simulation.engines.processes import ProcessEngine
+from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.loop import Schedule
+from fedapm.simulation.problem import Problem
+from fedapm.simulation.sampling import Sampling
+from tests.helpers.cli import fedapm
+from tests.helpers.running import play
+from tests.helpers.unit import refused
+from tests.uploads.small import clients, problem_of, sending
+
+KEYED = SampleProtection(0.5, 1.0, keyed=True)
+
+
+def linear(count: int, width: int = 3):
+    """A linear model and samples, for which every sample's gradient is known."""
+    stream = torch.Generator().manual_seed(0)
+    module = nn.Linear(width, 1, bias=False).double()
+    x = torch.randn(count, width, generator=stream, dtype=torch.float64)
+    return module, Samples((x,), torch.randn(count, 1, generator=stream, dtype=torch.float64))
+
+
+def loss(outputs, targets):
+    return 0.5 * (outputs - targets).square().mean()
+
+
+def gradient(module, samples, protection, expected=None, seed=0):
+    stream = torch.Generator().manual_seed(seed)
+    parameters = dict(module.named_parameters())
+    wanted = expected if expected is not None else len(samples)
+    return noised_gradients(module, parameters, loss, samples, wanted, protection, stream)
+
+
+def test_without_noise_and_bound_it_is_the_gradient_of_the_mean():
+    module, samples = linear(12)
+    (found,), value = gradient(module, samples, SampleProtection(1e9, 1e-30, keyed=True))
+    mean = loss(module(samples.inputs[0]), samples.targets)
+    (exact,) = torch.autograd.grad(mean, list(module.parameters()))
+    assert torch.allclose(found, exact, atol=1e-12)
+    assert value == pytest.approx(12 * mean.item())
+
+
+def test_every_sample_is_clipped_by_itself():
+    module, samples = linear(12)
+    (found,), _ = gradient(module, samples, SampleProtection(0.5, 1e-30, keyed=True))
+    x = samples.inputs[0]
+    each = (module(x) - samples.targets).detach() * x
+    norms = each.norm(dim=1, keepdim=True)
+    assert float(norms.max()) > 0.5 > float(norms.min())
+    assert torch.allclose(found, (each * (0.5 / norms).clamp(max=1)).mean(0, keepdim=True), atol=1e-12)
+    # whatever a sample is, it moves the sum by C at most
+    wild = Samples((torch.cat([x[1:], 1e9 * x[:1]]),), samples.targets)
+    rest = Samples((x[1:],), samples.targets[:-1])
+    (with_it,), _ = gradient(module, wild, SampleProtection(0.5, 1e-30, keyed=True), 1)
+    (without,), _ = gradient(module, rest, SampleProtection(0.5, 1e-30, keyed=True), 1)
+    assert float((with_it - without).norm()) <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_the_noise_is_what_the_accountant_assumes_also_where_nobody_is_drawn(keyed):
+    module, samples = linear(2, width=20_000)
+    (found,), value = gradient(module, samples[:0], SampleProtection(0.5, 3.0, keyed), 4)
+    assert value == 0.0
+    assert float(found.std()) == pytest.approx(3.0 * 0.5 / 4, rel=6 / math.sqrt(2 * 20_000))
+    protection = SampleProtection(0.5, 3.0, keyed)
+    drawn = protection.chosen(40_000, 0.2, torch.Generator().manual_seed(1))
+    assert float(drawn.double().mean()) == pytest.approx(0.2, abs=6 * math.sqrt(0.16 / 40_000))
+
+
+def protected_problem(method) -> Problem:
+    problem = problem_of(method, 3)
+    problem.protection = KEYED
+    return problem
+
+
+def test_clients_count_their_steps_and_engines_agree():
+    method = Counting(sending("fedapm", {}))
+    problem = protected_problem(method)
+    ends = []
+    for kind in (SequentialEngine, lambda p, a: ProcessEngine(p, a, 2)):
+        engine = kind(problem, method)
+        end, records = play(problem, method, Schedule(3, Sampling(0.5), 10**9), engine=engine)
+        ends.append(end.server.u)
+        if isinstance(engine, SequentialEngine):
+            for k, client in enumerate(problem.federation.clients):
+                taken = sum(k in record["selected"] for record in records)
+                # a step on v and one on u for every batch of 15
+                steps = 2 * math.ceil(len(client.train) / 15) * taken
+                assert engine.store.get(k).state.numbers[STEPS] == steps
+        engine.close()
+    assert ends[0].equal(ends[1])
+
+
+def test_epsilon_of_each_site():
+    table = PrivacySettings(level="sample", noise_multiplier=2.0)
+    whole = SiteSpending(table, 0).rows({"a": 10, "b": 20}, [16.0, 0.0])
+    assert [row["epsilon"] for row in whole] == [gaussian_epsilon(2.0, 1e-5), 0.0]
+    pytest.importorskip("opacus")
+    small, large = SiteSpending(table, 10).rows({"a": 100, "b": 1000}, [40.0, 40.0])
+    assert large["epsilon"] < small["epsilon"] < gaussian_epsilon(math.sqrt(40) / 2.0, 1e-5)
+
+
+def test_what_no_noise_protects_is_refused():
+    for name, options in (("pfedme", {}), ("fedala", {}), ("fedapm", {"xi": 0.1})):
+        method = Counting(sending(name, {}, **options))
+        with refused("plain steps", 'privacy.level = "sample"'):
+            play(protected_problem(method), method, Schedule(1, Sampling(0.5), 10**9))
+
+    def normalized():
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)).double()
+
+    with refused("BatchNorm1d", "group or layer"):
+        Problem(clients(), normalized, SplitRule(personal=("3",)), protection=KEYED)
+    with refused("privacy.clip"):
+        Experiment.from_tables({"privacy": {"level": "sample", "clip": "adaptive"}})
+
+
+def test_a_run_on_the_command_line_with_its_file_and_report(tmp_path):
+    small = ["data.clients=4", "engine.rounds=2", "solver.batch_size=0", "privacy.level=sample", "privacy.noise=keyed"]
+    sets = [part for one in small for part in ("--set", one)]
+    done = fedapm("run", "--data", "digits", *sets, "--out", str(tmp_path / "site"))
+    assert done.code == 0, done.err
+    rows = json.loads((tmp_path / "site" / "privacy.json").read_text())["clients"]
+    assert len(rows) == 4
+    taking_part = [row for row in rows if row["steps"]]
+    assert all(row["epsilon"] == gaussian_epsilon(math.sqrt(row["steps"]), 1e-5) for row in taking_part)
+    page = (tmp_path / "site" / "report.html").read_text()
+    assert "each sample of a client" in page
+    assert f"{max(row['epsilon'] for row in rows):.3g}" in page
