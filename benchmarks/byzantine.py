@@ -113,7 +113,7 @@ def settings(method: str, upload: Mapping[str, Any], seed: int, rounds: int = 40
 def main() -> None:
     """Run what is missing and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default="fedapm,fedavg")
+    parser.add_argument("--methods", default="fedapm")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--out", type=Path, default=Path("runs/byzantine.json"))

@@ -1,6 +1,8 @@
 """Clients that are drawn secretly, a bound that follows their norms, and what a library says of both."""
 
+import importlib.util
 import math
+import sys
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from scipy.stats import norm
 from fedapm.core.algorithm import NUMBERS, Aggregate
 from fedapm.core.vec import Vec, mean
 from fedapm.experiments.settings import Experiment
-from fedapm.privacy import gaussian_epsilon
+from fedapm.privacy import PrivacySettings, gaussian_epsilon, protection
 from fedapm.privacy.clipping import AdaptiveClip
 from fedapm.privacy.subsampled import subsampled_epsilon
 from fedapm.simulation.engines.vectorized import VectorizedEngine
@@ -81,6 +83,7 @@ def test_draws_are_independent_and_only_keyed_ones_are_repeated():
 @pytest.mark.parametrize("name", ["fedapm", "fedavg"])
 def test_the_number_of_clients_is_not_divided_by(name):
     """Sums are divided by the expected number, also in a round that nobody takes part in."""
+    pytest.importorskip("opacus")
     method = secret(name, 0.25, noise_multiplier=1e-9, clip=10.0)
     object.__setattr__(method, "accountant", Known())
     problem = problem_of(method, 8)
@@ -154,6 +157,17 @@ def test_a_run_with_a_bound_that_moves():
     zero = Vec({"w": torch.zeros(20_000, dtype=torch.float64)})
     noise, _ = method._noise(server, zero, 1, 6)
     assert noise["w"].std().item() == pytest.approx(AdaptiveClip(0.5).vector_sigma(6) * 0.1, rel=0.03)
+
+
+def test_a_library_that_is_missing_is_asked_for_before_anything_is_done(monkeypatch):
+    for module in ("opacus", "opacus.accountants", "opacus.accountants.analysis.rdp"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for more in ({"sampling": "poisson"}, {"sampling": "poisson", "epsilon": 8.0}):
+        with refused("opacus", "fedapm[privacy]"):
+            Experiment.from_tables({"privacy": more})
+    with refused("opacus", "fedapm[privacy]"):
+        protection(PrivacySettings(level="sample"), 10)
 
 
 def test_what_does_not_go_together_is_refused():

@@ -229,7 +229,7 @@ def problem(
         seed=experiment.engine.seed,
         rounds=experiment.engine.rounds,
         device=device,
-        protection=protection(experiment.privacy),
+        protection=protection(experiment.privacy, experiment.solver.batch_size),
     )
 
 

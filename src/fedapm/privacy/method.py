@@ -18,7 +18,7 @@ from fedapm.privacy.clipping import START, AdaptiveClip
 from fedapm.privacy.noise import keyed_noise, span, system_noise
 from fedapm.privacy.samples import Counting
 from fedapm.privacy.settings import TABLE, PrivacySettings
-from fedapm.privacy.subsampled import PoissonAccountant
+from fedapm.privacy.subsampled import PoissonAccountant, check_installed
 from fedapm.uploads import Transmitted, UploadSettings, transmitted
 from fedapm.uploads.layer import Layer
 
@@ -197,6 +197,7 @@ def private(
     if fraction is None or upload.broadcast is not None:
         what = "engine.count" if fraction is None else "upload.broadcast"
         raise FedapmError(f'{TABLE}.sampling = "poisson" keeps secret who takes part in a round; leave {what} out.')
+    check_installed()
     accountant = PoissonAccountant(settings.sigma, settings.failure, fraction, settings.kind)
     if settings.epsilon is not None and (once := accountant.epsilon(0, 1)) > settings.epsilon:
         raise FedapmError(

@@ -20,7 +20,7 @@ from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 from fedapm.privacy.noise import system_noise
 from fedapm.privacy.settings import PrivacySettings
-from fedapm.privacy.subsampled import subsampled_epsilon
+from fedapm.privacy.subsampled import check_installed, subsampled_epsilon
 from fedapm.uploads.layer import Layer
 
 STEPS = "private_steps"
@@ -105,10 +105,20 @@ def sampling_rate(size: int, batch_size: int) -> float:
     return min(1.0, batch_size / size) if batch_size else 1.0
 
 
-def protection(settings: PrivacySettings) -> SampleProtection | None:
-    """What is done to gradients of single samples; None where that is nothing."""
+def protection(settings: PrivacySettings, batch_size: int) -> SampleProtection | None:
+    """What is done to gradients of single samples; None where that is nothing.
+
+    Args:
+        settings: The table [privacy].
+        batch_size: The samples that are expected in a step; 0 for all.
+
+    Raises:
+        FedapmError: If batches are drawn and opacus, which accounts for them, is not installed.
+    """
     if not settings.per_sample:
         return None
+    if batch_size:
+        check_installed()
     return SampleProtection(settings.bound, settings.sigma, settings.noise == "keyed")
 
 

@@ -9,6 +9,7 @@ Gopi, Lee, Wutschitz: Numerical Composition of Differential Privacy. NeurIPS 202
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import warnings
 from dataclasses import dataclass, field
@@ -57,6 +58,16 @@ def _divergences(rate: float, noise_multiplier: float) -> list[float]:
     """Rényi's divergence of one step at each order."""
     found = _analysis().compute_rdp(q=rate, noise_multiplier=noise_multiplier, steps=1, orders=ORDERS)
     return [float(each) for each in found]
+
+
+def check_installed() -> None:
+    """Refuse to begin what could not be accounted for in the end; opacus is not imported yet, which takes seconds.
+
+    Raises:
+        FedapmError: If opacus is not installed.
+    """
+    if importlib.util.find_spec("opacus") is None:
+        _opacus()
 
 
 def _opacus() -> Any:

@@ -1,0 +1,1 @@
+"""Measurements of speed, of hostile clients, and of what privacy costs."""
