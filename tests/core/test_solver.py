@@ -5,11 +5,15 @@ from itertools import pairwise
 import pytest
 import torch
 
+import fedapm
 from fedapm import FedAPM, FedAvg, Local
 from fedapm.core.solver import Epochs, Prox, SGDConfig, UntilStationary
 from fedapm.core.vec import Vec
+from fedapm.data import Federation
+from fedapm.errors import FedapmError
 from fedapm.simulation.callbacks import History
 from fedapm.simulation.loop import Schedule
+from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
 from tests.helpers.problems import convex
 from tests.helpers.running import play
@@ -192,3 +196,96 @@ def test_schedules_change_the_step_from_round_to_round():
 def test_a_run_uses_the_schedule(known):
     base = known.problem(FedAPM(), SGDConfig(lr=0.2, lr_schedule="exponential", lr_decay=0.5), rounds=5)
     assert [base.task(0, t).lr_factor for t in (1, 2, 3)] == [1, 0.5, 0.25]
+
+
+def test_adamw_without_terms_is_torchs_own(known):
+    """Twelve steps in three epochs of one client, with weight decay; every batch in the order that the task draws."""
+    task = known.problem(FedAPM(), SGDConfig(batch_size=10, optimizer="adamw", weight_decay=0.05)).task(1, 1)
+    v = Vec({"v": torch.tensor([0.1, -0.3], dtype=torch.float64)})
+    found = task.minimize(POINT, fixed=v, stop=Epochs(3), lr=0.05)
+    order = known.problem(FedAPM(), SGDConfig(batch_size=10)).task(1, 1)
+    u = POINT["u"].clone().requires_grad_(True)
+    optimizer = torch.optim.AdamW([u], lr=0.05, weight_decay=0.05)
+    for batch in order.batches(3):
+        x, w = batch.inputs
+        optimizer.zero_grad()
+        known.loss(x @ u + w @ v["v"], batch.targets).backward()
+        optimizer.step()
+    torch.testing.assert_close(found["u"], u.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_terms_stand_beside_adamws_direction(known):
+    """One step is p − lr·(α·sign(∇f) + ℓ + w(p − c)): the first direction of AdamW is the gradient's sign."""
+    task = task_of(known, optimizer="adamw", weight_decay=0.0)
+    v = Vec({"v": torch.tensor([0.1, -0.3], dtype=torch.float64)})
+    sign = task.gradient(POINT, fixed=v).map(torch.sign)
+    found = task.minimize(POINT, fixed=v, weight=0.5, linear=LINEAR, prox=Prox(0.7, CENTRE), stop=Epochs(1), lr=0.1)
+    expected = POINT - 0.1 * (0.5 * sign + LINEAR + 0.7 * (POINT - CENTRE))
+    torch.testing.assert_close(found["u"], expected["u"], rtol=0, atol=1e-6)
+
+
+def test_a_gradient_in_parts_is_the_same_step(known):
+    steps = []
+    for parts in (None, 3):
+        task = task_of(known, accumulate=parts, optimizer="adamw", clip_norm=0.5)
+        steps.append(task.minimize(POINT, fixed=Vec({"v": torch.zeros(2, dtype=torch.float64)}), stop=Epochs(4)))
+    torch.testing.assert_close(steps[0]["u"], steps[1]["u"], rtol=1e-9, atol=1e-9)
+
+
+def test_a_gradient_is_clipped_to_its_length(known):
+    task, v = task_of(known, clip_norm=0.01, weight_decay=0.0), Vec({"v": torch.zeros(2, dtype=torch.float64)})
+    moved = task.minimize(POINT, fixed=v, stop=Epochs(1), lr=1.0) - POINT
+    gradient = task.gradient(POINT, fixed=v)
+    assert moved.norm() == pytest.approx(0.01, rel=1e-3)
+    torch.testing.assert_close(moved["u"], -0.01 / gradient.norm() * gradient["u"], rtol=1e-3, atol=0)
+
+
+def test_the_step_size_rises_and_then_follows_its_schedule():
+    warm = SGDConfig(warmup=3, lr_schedule="exponential", lr_decay=0.5)
+    assert [warm.schedule(k, 10) for k in range(5)] == [0.25, 0.25, 0.1875, 0.125, 0.0625]
+    assert SGDConfig(warmup=1).schedule(0, 10) == 0.5
+
+
+def test_bfloat16_trains_float32_parameters():
+    federation = Federation.from_clients({0: (torch.randn(20, 4), torch.arange(20) % 2)})
+    problem = Problem(federation, lambda: torch.nn.Linear(4, 2), solver=SGDConfig(precision="bfloat16"))
+    exact = Problem(federation, lambda: torch.nn.Linear(4, 2))
+    found, wanted = (p.task(0, 1).minimize(p.u0) for p in (problem, exact))
+    assert found["weight"].dtype == torch.float32
+    assert 0 < (found - wanted).norm() < 0.05 * wanted.norm()
+
+
+def test_the_xi_rule_is_refused_with_adamw(known):
+    task = task_of(known, optimizer="adamw")
+    with pytest.raises(FedapmError, match="ξ-rule"):
+        task.minimize(POINT, fixed=Vec({"v": torch.zeros(2, dtype=torch.float64)}), stop=UntilStationary(1e-3, 5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"optimizer": "adamw", "momentum": 0.9}, "running mean of its own"), ({"keep_state": True}, "nothing to keep")],
+)
+def test_settings_that_contradict_each_other(settings, said):
+    with pytest.raises(FedapmError, match=said):
+        SGDConfig(**settings)
+
+
+@pytest.mark.parametrize("name", ["fedapm", "ditto", "pfedme"])
+def test_kept_running_means_go_on_and_survive_a_checkpoint(name, tmp_path):
+    """A run that is resumed after two of four rounds is that which was not; without keeping, rounds differ."""
+    how = {"algorithm": name, "optimizer": "adamw", "lr": 0.01, "epochs": 1, "count": 3, "checkpoint_every": 1}
+    whole = fedapm.train("digits", rounds=4, keep_state=True, **how)
+    fedapm.train("digits", rounds=2, keep_state=True, out=tmp_path / "run", **how)
+    resumed = fedapm.train("digits", rounds=4, keep_state=True, out=tmp_path / "run", resume=True, **how)
+    anew = fedapm.train("digits", rounds=4, **how)
+    models = [run.state_dict("0") for run in (whole, resumed, anew)]
+    assert all(torch.equal(t, models[1][n]) for n, t in models[0].items())
+    assert any(not torch.equal(t, models[2][n]) for n, t in models[0].items())
+
+
+def test_many_clients_at_once_say_why_they_are_not(caplog):
+    with caplog.at_level("INFO", "fedapm"):
+        together = fedapm.train("digits", optimizer="adamw", lr=0.01, rounds=1, count=2, engine="vectorized")
+    alone = fedapm.train("digits", optimizer="adamw", lr=0.01, rounds=1, count=2, engine="sequential")
+    assert "solver.optimizer" in caplog.text
+    assert all(torch.equal(t, alone.state_dict("3")[n]) for n, t in together.state_dict("3").items())

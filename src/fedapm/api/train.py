@@ -63,6 +63,12 @@ def train(
     prior_v: float | None = None,
     dropout_v: float | None = None,
     validation_v: float | None = None,
+    optimizer: Literal["sgd", "adamw"] | None = None,
+    clip_norm: float | None = None,
+    warmup: int | None = None,
+    accumulate: int | None = None,
+    precision: Literal["float32", "bfloat16"] | None = None,
+    keep_state: bool | None = None,
     rounds: int | None = None,
     seed: int | None = None,
     fraction: float | None = None,
@@ -126,6 +132,12 @@ def train(
         dropout_v: Dropout rate in front of personal layers, while these are trained.
         validation_v: Share of a client's training samples by which phases that train only personal parameters stop
             early.
+        optimizer: How a step follows the gradient: SGD, or AdamW with all other terms beside the scaled gradient.
+        clip_norm: Longest gradient of the mean loss in a step.
+        warmup: Rounds in which the step size rises evenly to its full value.
+        accumulate: Parts in which the gradient of a batch is computed and added up.
+        precision: What networks are trained in; bfloat16 where the device has it.
+        keep_state: Whether the optimizer's running means go on from a client's last round.
         rounds: T, the number of rounds.
         seed: Decides the start, the selection of clients and the order of batches.
         fraction: Share of clients in a round.

@@ -1,6 +1,7 @@
 """The local solver: mini-batch SGD on α·f plus a linear and a proximal term, and when it stops.
 
-The terms are given as data, so the whole step is p ← p − lr·(α·(∇f + λp) + ℓ + w·(p − c)), done in place.
+The terms are given as data, so the whole step is p ← p − lr·(α·(∇f + λp) + ℓ + w·(p − c)), done in place. With AdamW
+its direction d stands in the place of ∇f, and nothing else changes: the terms are not divided by the gradient's size.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from fedapm.core.batched import PerClient
+from fedapm.core.moments import Moments, clip
 from fedapm.core.network import Loss, Network, PhaseData
 from fedapm.core.objective import Objective, Prior, Prox, WeightDecay
 from fedapm.core.per_sample import Protection, noised_gradients
+from fedapm.core.precision import Precision, computed_in
 from fedapm.core.ranges import check_ranges
 from fedapm.core.samples import Samples
 from fedapm.core.vec import Vec
+from fedapm.errors import FedapmError
 
 __all__ = [
     "SGD", "Epochs", "Objective", "Prior", "Prox", "SGDConfig", "SolveStats", "StopRule", "UntilStationary", "sgd_step",
@@ -56,9 +60,45 @@ class SGDConfig:
     validation_v: Annotated[float, Ge(0), Lt(1)] | None = None
     """Share of a client's training samples that a phase is judged by which trains only what stays with the client: it
     ends when an epoch does not lower their loss, at the best epoch's parameters; no early stopping if not given."""
+    optimizer: Literal["sgd", "adamw"] | None = None
+    """How a step follows the gradient: `sgd`, with the momentum above, or `adamw`, whose weight decay, linear and
+    proximal terms stand beside the scaled gradient and are not scaled; `sgd` if not given."""
+    clip_norm: PositiveFloat | None = None
+    """Longest gradient of the mean loss in a step; a longer one is shortened. No bound if not given."""
+    warmup: NonNegativeInt | None = None
+    """Rounds in which the step size rises evenly to its full value; none if not given."""
+    accumulate: PositiveInt | None = None
+    """Parts in which the gradient of a batch is computed and added up: the same step in less memory; 1 if not given."""
+    precision: Precision | None = None
+    """What networks are trained in: `float32`, or `bfloat16` where the device has it (parameters, steps and scores stay
+    in float32); `float32` if not given."""
+    keep_state: bool | None = None
+    """Whether a phase goes on with the optimizer's running means of the client's last round, which then are a part of
+    what the client keeps: for AdamW twice the size of all it trains; each phase begins anew if not given."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "solver")
+        if self.adaptive and self.momentum:
+            raise FedapmError('solver.momentum is for optimizer = "sgd"; AdamW has a running mean of its own.')
+        if self.keep_state and not (self.adaptive or self.momentum):
+            raise FedapmError('solver.keep_state has nothing to keep; set solver.optimizer = "adamw" or a momentum.')
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether steps are AdamW's."""
+        return self.optimizer == "adamw"
+
+    @property
+    def one_by_one(self) -> str | None:
+        """The setting that lets clients be trained only one by one, in words; None where there is none."""
+        reasons = {
+            "AdamW's running means (solver.optimizer)": self.adaptive,
+            "the length of each gradient (solver.clip_norm)": self.clip_norm is not None,
+            "adding up gradients (solver.accumulate)": (self.accumulate or 1) > 1,
+            "bfloat16 (solver.precision)": self.precision == "bfloat16",
+            "what the optimizer keeps between rounds (solver.keep_state)": bool(self.keep_state),
+        }
+        return next((f"{what} is a matter of one client" for what, so in reasons.items() if so), None)
 
     def decay(self, names: Sequence[str], personal: Sequence[str]) -> WeightDecay:
         """λ of some parameters: one number where it is the same for all of them."""
@@ -82,11 +122,12 @@ class SGDConfig:
 
     def schedule(self, done: int, rounds: int) -> float:
         """The factor on the step size after ``done`` of ``rounds`` rounds."""
+        rise = min((done + 1) / (self.warmup + 1), 1.0) if self.warmup else 1.0
         if self.lr_schedule == "exponential":
-            return self.lr_decay**done
+            return rise * self.lr_decay**done
         if self.lr_schedule == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * min(done / max(rounds, 1), 1.0)))
-        return 1.0
+            return rise * 0.5 * (1 + math.cos(math.pi * min(done / max(rounds, 1), 1.0)))
+        return rise
 
 
 @dataclass(frozen=True)
@@ -205,6 +246,8 @@ class SGD:
         dropout: float = 0.0,
         held_out: Tensor | None = None,
         protection: Protection | None = None,
+        config: SGDConfig | None = None,
+        moments: Moments | None = None,
     ) -> None:
         """Prepare a search.
 
@@ -221,19 +264,26 @@ class SGD:
             dropout: The dropout rate in front of the personal layers among those that are trained.
             held_out: The positions of the samples that epochs are judged by instead of being trained on.
             protection: What is done to the gradients of single samples, where these are protected.
+            config: Which optimizer, and how gradients are computed; plain SGD if not given.
+            moments: What the optimizer has kept from earlier steps; nothing if not given.
         """
         self.protection = protection
+        self.config = config or SGDConfig()
+        self.moments = moments or Moments()
         self.dropout, self.held_out = dropout, held_out
         self.network, self.samples, self.names, self.terms = network, samples, names, terms
         self.lr, self.momentum, self.stream, self.loss = lr, momentum, stream, loss or network.loss
         self._local = PhaseData(samples, network.module)
         self.batch_size = batch_size or max(len(samples), 1)
         self._offset, self._slope = terms.offset(names), terms.slope(names)
-        self._velocity: list[Tensor] = []
         self._steps = 0
 
     def run(self, stop: StopRule) -> SolveStats:
         """Step until the rule says stop, or until the loss is no longer a number."""
+        if self.config.adaptive and isinstance(stop, UntilStationary):
+            raise FedapmError(
+                "the ξ-rule (algorithm.xi) measures the gradient that SGD follows; leave it out, or solver.optimizer."
+            )
         passes = stop.count if isinstance(stop, Epochs) else stop.max_epochs
         self._local = self.network.local(self.names, self.samples, passes)
         with self.network.dropout(self.names, self.dropout):
@@ -304,23 +354,43 @@ class SGD:
         self.network.module.train()
         losses = []
         for batch in self._local.samples.shuffled(self.batch_size, self.stream):
-            loss = self.loss(self._local.call(*batch.inputs), batch.targets)
-            grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
-            self._step(parameters, list(grads))
-            losses.append(loss.detach() * len(batch))
+            loss, grads = self._gradient(batch, parameters)
+            if self.config.clip_norm is not None:
+                clip(grads, self.config.clip_norm)
+            self._step(parameters, grads)
+            losses.append(loss * len(batch))
         return torch.stack(losses).sum().item() / len(self._local.samples)
 
     def _step(self, parameters: list[Tensor], grads: list[Tensor]) -> None:
-        if self.momentum and not self._velocity:
-            self._velocity = [torch.zeros_like(p) for p in parameters]
         sgd_step(
             parameters,
-            grads,
+            self.moments.direction(grads) if self.config.adaptive else grads,
             lr=self.lr,
             weight=self.terms.weight,
             slope=self._slope,
             offset=self._offset,
             momentum=self.momentum,
-            velocity=self._velocity,
+            velocity=self.moments.velocity(parameters) if self.momentum else None,
         )
         self._steps += 1
+
+    def _gradient(self, batch: Samples, parameters: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The mean loss of a batch and its gradient, computed in as many parts as the settings say."""
+        size = -(-len(batch) // (self.config.accumulate or 1))
+        if size >= len(batch):
+            return self._part(batch, parameters)
+        loss, sums = torch.zeros((), device=batch.targets.device), [torch.zeros_like(p) for p in parameters]
+        for part in batch.batches(size):
+            of_part, grads = self._part(part, parameters)
+            loss = loss + of_part * (len(part) / len(batch))
+            torch._foreach_add_(sums, grads, alpha=len(part) / len(batch))
+        return loss, sums
+
+    def _part(self, batch: Samples, parameters: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        with computed_in(self.config.precision, self.network.device):
+            outputs = self._local.call(*batch.inputs)
+        if self.config.precision == "bfloat16":
+            outputs = outputs.float()
+        loss = self.loss(outputs, batch.targets)
+        grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
+        return loss.detach(), list(grads)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedapm.core import random
+from fedapm.core.moments import Moments
 from fedapm.core.network import Loss, Network
 from fedapm.core.objective import Objective, Prior, Prox, WeightDecay, l2_gradient, l2_penalty
 from fedapm.core.per_sample import Protection
@@ -132,6 +133,9 @@ class LocalTask:
     """What the solver did, call by call."""
     protection: Protection | None = None
     """What is done to the gradients of single samples, where these are protected."""
+    moments: dict[str, Moments] = field(default_factory=dict)
+    """What the optimizer keeps, by phase: the number of the call, or the parameters that a method trains batch by
+    batch. What is there already is gone on with."""
 
     def __post_init__(self) -> None:
         self._batches = random.torch_generator(self.seed, "batches", self.client, self.round)
@@ -186,6 +190,8 @@ class LocalTask:
             dropout=self.solver.dropout_v or 0.0,
             held_out=self._held_out(start.names) if batch is None and isinstance(stop, Epochs) else None,
             protection=self.protection,
+            config=self.solver,
+            moments=self._moments(start.names, batch is None),
         )
         call = len(self.log)
         with random.seeded_globally(self.network.device, self.seed, "forward", self.client, self.round, call):
@@ -193,6 +199,12 @@ class LocalTask:
         share = 1.0 if batch is None else len(batch) / len(self.train)
         self.log.append(replace(solved, epochs=solved.epochs * share))
         return self.network.read(start.names)
+
+    def _moments(self, names: tuple[str, ...], whole: bool) -> Moments:
+        """What the optimizer goes on with: nothing in a new phase, the last step's means in a single step of AdamW."""
+        if not whole and not self.solver.adaptive:
+            return Moments()
+        return self.moments.setdefault(str(len(self.log)) if whole else ",".join(names), Moments())
 
     def streams(self, purpose: str) -> list[torch.Generator]:
         """A random stream of this round for the client."""

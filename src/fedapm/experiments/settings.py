@@ -27,6 +27,7 @@ from fedapm.runs import files
 from fedapm.runs.config import present_value
 from fedapm.runs.files import first_line
 from fedapm.simulation.engines.auto import EngineName
+from fedapm.simulation.kept_optimizer import kept
 from fedapm.simulation.sampling import Sampling
 from fedapm.simulation.stores import StoreKind
 from fedapm.simulation.workers import PATIENCE
@@ -258,7 +259,8 @@ class Experiment:
 
         uniform = self.engine.weights == "uniform"
         fraction = self.engine.fraction if self.engine.count is None else None
-        return private(self.algorithm, self.privacy, self.upload, draw, seed, uniform=uniform, fraction=fraction)
+        method = private(self.algorithm, self.privacy, self.upload, draw, seed, uniform=uniform, fraction=fraction)
+        return kept(method, self.solver)
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any]) -> Experiment:

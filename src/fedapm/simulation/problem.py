@@ -19,6 +19,7 @@ from fedapm.core.imports import described, place
 from fedapm.core.metrics import METRICS, Metric
 from fedapm.core.network import Loss, Network
 from fedapm.core.per_sample import Protection, check_protectable
+from fedapm.core.precision import check_precision
 from fedapm.core.samples import Samples, mean_batches
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Split, SplitRule, check_same_shared
@@ -97,6 +98,7 @@ class Problem:
         self.loss = loss or default_loss(federation)
         self.metrics = tuple(METRICS.values() if metrics is None else metrics)
         self.device = _device(device)
+        check_precision(self.solver.precision, self.device)
         weighting = weighting or Weighting()
         sizes = [len(c.train) for c in federation.clients]
         self.alphas = weighting.alphas(sizes)

@@ -107,6 +107,8 @@ class BatchedTask:
             raise NotBatchable("the ξ-rule lets every client stop at a time of its own")
         if batch is None and self.solver.stops_early(start.names, self.network.split.personal):
             raise NotBatchable("early stopping (solver.validation_v) lets every client stop at a time of its own")
+        if self.solver.one_by_one is not None:
+            raise NotBatchable(self.solver.one_by_one)
         if self.solver.dropout_v and self.network.personal_layers(start.names):
             raise NotBatchable(DROPOUT_DRAWS)
         prior = self.solver.prior(start.names, self.v0)
