@@ -17,7 +17,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import tomli_w
 
+from fedapm.adapters import LoraSettings
 from fedapm.algorithms import METHODS, PRESETS, rows_of
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.solver import SGDConfig
@@ -96,6 +97,7 @@ def configuration() -> str:
     parts = [INTRODUCTION]
     parts += section("[data]", DataSettings)
     parts += section("[model]", ModelSettings)
+    parts += section("[model.lora]", LoraSettings)
     parts += options()
     parts += methods()
     parts += section("[solver]", SGDConfig)
@@ -254,6 +256,8 @@ def type_name(kind: Any) -> str:
     if origin is list:
         return "list of " + " or ".join(f"{type_name(a)}s" for a in typing.get_args(arguments[0]) or arguments)
     if origin is dict:
+        return "table"
+    if is_dataclass(kind):
         return "table"
     return {str: "string", int: "integer", float: "number", bool: "true or false"}[kind]
 

@@ -41,6 +41,7 @@ def train(
     shared: Sequence[str] = (),
     frozen: Sequence[str] = (),
     preset: Preset | None = None,
+    lora: Mapping[str, Any] | None = None,
     loss: Loss | None = None,
     metrics: Sequence[Metric | Callable[..., Any]] = (),
     callbacks: Sequence[Callback] = (),
@@ -105,6 +106,8 @@ def train(
         shared: Patterns of parameters that all clients train together.
         frozen: Patterns of parameters that are neither trained nor sent.
         preset: A stage the network declares as personal, instead of patterns.
+        lora: Adapters in a frozen network: the keys of ``[model.lora]``, as in ``{"rank": 8, "alpha": 16}``. ``preset``
+            or patterns then say what of them is shared.
         loss: A function of outputs and targets that returns a mean; cross-entropy for classes and the mean squared
             error for quantities if not given.
         metrics: Further scores of each client's model: functions of (outputs, targets), torchmetrics objects, or
@@ -171,7 +174,8 @@ def train(
     instance = _algorithm(algorithm, hyperparameters)
     solver_table = {name: given[name] for name in SOLVER_KEYS if name in given}
     engine_table = {name: given[name] for name in ENGINE_KEYS if name in given}
-    split = _split(personal, shared, frozen, preset, own=not isinstance(data, str) and instance.takes_split())
+    own = not isinstance(data, str) and instance.takes_split() and lora is None
+    split = _split(personal, shared, frozen, preset, own=own) | ({} if lora is None else {"lora": dict(lora)})
     sent = validated(UploadSettings, "upload", upload or {})
     bounded = validated(PrivacySettings, "privacy", privacy or {})
     clients = None if isinstance(data, str) else data

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,11 @@ class ForwardSplit:
         output = values[self.trained[-1].output]
         assert output is not None
         return output
+
+    def after(self, other: ForwardSplit) -> ForwardSplit:
+        """The same split where the features of another one, with fewer constant steps, are given instead of inputs."""
+        constant = tuple(step for step in self.constant if step not in other.constant)
+        return replace(self, inputs=other.features, constant=constant)
 
     def _run(self, steps: Sequence[Step], arguments: Values) -> Values:
         values: Values = {**arguments, **dict.fromkeys(self.omitted)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedapm.core import forward
 from fedapm.core.dropout import dropout_before, layers_of
+from fedapm.core.kept import KeptFeatures
 from fedapm.core.messages import OnceLogger
 from fedapm.core.samples import Samples
 from fedapm.core.split import Split
@@ -50,7 +51,11 @@ class Network:
         self.loss = loss
         self._log = OnceLogger(logger)
         self._parameters = dict(module.named_parameters())
-        self._buffers = dict(module.named_buffers())
+        # those of a frozen base are a part of it, and no client's own
+        fixed: frozenset[str] = getattr(module, "fixed_buffers", frozenset())
+        self._buffers = {n: b for n, b in module.named_buffers() if n not in fixed}
+        memory: int = getattr(module, "feature_memory", 0)
+        self._kept = KeptFeatures(memory) if memory else None
         self._splits: dict[tuple[tuple[str, ...], int], forward.ForwardSplit | None] = {}
 
     @property
@@ -87,18 +92,44 @@ class Network:
 
         Steps that do not depend on the parameters are computed once, if there is more than one pass to gain by it.
         """
+        whole = self.kept(samples)
         forward_split = self.cut(names, samples) if passes > 1 and len(samples) else None
-        if forward_split is None:
-            return PhaseData(samples, self.module)
+        if forward_split is not None and (frozen := self._frozen_split(samples)) is not None:
+            forward_split = forward_split.after(frozen)
+        if forward_split is None or not forward_split.constant:
+            return whole
         with torch.no_grad():
-            pieces = [forward_split.compute_features(b.inputs) for b in samples.batches(batch_size(samples))]
+            pieces = [
+                forward_split.compute_features(b.inputs) for b in whole.samples.batches(batch_size(whole.samples))
+            ]
             size = sum(t.numel() * t.element_size() for t in pieces[0]) * len(pieces)
             if size > FEATURE_BYTES:
                 self._log.info(f"features of {size >> 20} MiB a client are not kept but computed in every pass.")
                 self._splits[names, len(samples.inputs)] = None
-                return PhaseData(samples, self.module)
+                return whole
             features = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
         return PhaseData(Samples(features, samples.targets), forward_split.forward_features)
+
+    def kept(self, samples: Samples) -> PhaseData:
+        """The data with what a frozen base makes of it, computed once for the run; as it is where there is no base."""
+        frozen = self._frozen_split(samples)
+        if frozen is None or self._kept is None or not len(samples):
+            return PhaseData(samples, self.module)
+
+        def compute() -> Iterator[tuple[Tensor, ...]]:
+            self.module.eval()
+            with torch.no_grad():
+                for batch in samples.batches(batch_size(samples)):
+                    yield frozen.compute_features(batch.inputs)
+
+        features = self._kept.features(samples, compute)
+        return PhaseData(Samples(features, samples.targets), frozen.forward_features)
+
+    def _frozen_split(self, samples: Samples) -> forward.ForwardSplit | None:
+        """Where the forward pass parts in the frozen base and what is trained above it, for a network that keeps it."""
+        if self._kept is None or not len(samples):
+            return None
+        return self.cut((*self.split.shared, *self.split.personal), samples)
 
     def cut(self, names: tuple[str, ...], samples: Samples) -> forward.ForwardSplit | None:
         """Where the forward pass parts in what training these parameters changes and what it does not."""
@@ -139,7 +170,7 @@ class Network:
 
     def gradient(self, names: tuple[str, ...], samples: Samples, local: PhaseData | None = None) -> tuple[float, Vec]:
         """The mean loss over all samples and its gradient in some parameters, without dropout."""
-        data = local or PhaseData(samples, self.module)
+        data = local or self.kept(samples)
         parameters = self.trainable(names)
         self.module.eval()
         value = 0.0
@@ -156,8 +187,9 @@ class Network:
     @torch.inference_mode()
     def predict(self, samples: Samples) -> Tensor:
         """The outputs for all samples, without dropout."""
+        data = self.kept(samples)
         self.module.eval()
-        return torch.cat([self.module(*b.inputs) for b in samples.batches(batch_size(samples))])
+        return torch.cat([data.call(*b.inputs) for b in data.samples.batches(batch_size(data.samples))])
 
 
 def batch_size(samples: Samples) -> int:

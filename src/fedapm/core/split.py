@@ -16,7 +16,7 @@ from torch import nn
 
 from fedapm.errors import FedapmError, closest, did_you_mean
 
-Preset = Literal["input", "output", "split_input"]
+Preset = Literal["input", "output", "split_input", "lora", "ffa-lora", "dual", "head"]
 Scope = Literal["split", "whole", "none"]
 
 
@@ -92,7 +92,15 @@ class SplitRule:
 
 
 def stage(network: nn.Module, name: str) -> tuple[str, ...]:
-    """The sub-modules a network names as one of its stages (its class attribute ``stages``)."""
+    """The sub-modules a network names as one of its stages (its class attribute ``stages``).
+
+    A network with adapters says for their presets what is personal (``adapter_stages``), which may be nothing.
+    """
+    adapters: Mapping[str, Sequence[str]] = getattr(network, "adapter_stages", {})
+    if name in adapters:
+        return tuple(adapters[name])
+    if name in ("lora", "ffa-lora", "dual"):
+        raise FedapmError(f"the preset {name!r} is for networks with adapters; set model.lora = {{rank = 8}}.")
     stages: Mapping[str, Sequence[str]] | None = getattr(network, "stages", None)
     kind = type(network).__name__
     if not stages:

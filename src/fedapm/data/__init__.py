@@ -17,6 +17,7 @@ from fedapm.data.sets.motionsense import MotionSense
 from fedapm.data.sets.ravdess import RAVDESS
 from fedapm.data.sets.spsw import SPSW
 from fedapm.data.sets.tinyimagenet import TinyImageNet
+from fedapm.data.sets.tweets import InformativeTweets, Tweets
 from fedapm.errors import FedapmError, did_you_mean
 
 DATA_SETS: Registry[type[DataSet]] = Registry(
@@ -30,6 +31,8 @@ DATA_SETS: Registry[type[DataSet]] = Registry(
             CIFAR100,
             TinyImageNet,
             CrisisMMD,
+            Tweets,
+            InformativeTweets,
             KUHAR,
             MotionSense,
             SPSW,

@@ -28,7 +28,15 @@ from fedapm.data import (
     data_set,
 )
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.experiments.own import DEFAULTS, checked_digest, own_federation, own_file, own_name, own_network
+from fedapm.experiments.own import (
+    DEFAULTS,
+    checked_digest,
+    own_federation,
+    own_file,
+    own_name,
+    own_network,
+    with_adapters,
+)
 from fedapm.experiments.settings import OWN_KEYS, DataSettings, EngineSettings, Experiment, Tables, merged
 from fedapm.privacy import PrivacySettings, protection
 from fedapm.simulation.loop import Schedule
@@ -249,7 +257,7 @@ def plan(
         if clients.unseen:
             settings["data"]["unseen"] = [client.id for client in clients.unseen]
     clients = clients or federation(experiment.data)
-    own = model or network(experiment, clients)
+    own = with_adapters(model, experiment.model) if model is not None else network(experiment, clients)
     run_problem = problem(experiment, clients, own, loss, experiment.engine.device, metrics)
     check_clients(run_problem)
     if (masks := layer_of(experiment.method, Masked)) is not None:
@@ -276,7 +284,7 @@ def remark_on_split(spec: RunSpec) -> RunSpec:
     if spec.algorithm.takes_split() and (rule.personal or rule.shared or rule.preset):
         if not split.shared:
             logger.warning("nothing is shared: this is local training; make fewer parameters personal.")
-        elif not split.personal:
+        elif not split.personal and rule.preset != "head":
             logger.warning("nothing is personal: all clients get one model; make some parameters personal.")
     return spec
 
@@ -290,10 +298,10 @@ def named_network(experiment: Experiment, classes: int, shapes: Sequence[Sequenc
     """The network that the settings name, for so many classes and inputs of these shapes."""
     model = experiment.model
     if model.factory is not None:
-        return own_network(model, classes, shapes)
+        return with_adapters(own_network(model, classes, shapes), model)
     if model.name is None:
         raise FedapmError(
             f"say which network to train on {experiment.data.name}: model.name, such as mlp for rows of features (see: "
             "fedapm list models), or model.factory for one of your own."
         )
-    return models.factory(model.name, classes, model.options, shapes)
+    return with_adapters(models.factory(model.name, classes, model.options, shapes), model)

@@ -21,7 +21,7 @@ from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.newcomer import TrainedRun
-from fedapm.experiments.own import own_network
+from fedapm.experiments.own import own_network, with_adapters
 from fedapm.experiments.result import BaseResult
 from fedapm.experiments.settings import DataSettings, Experiment, ModelSettings, validated
 from fedapm.runs.files import first_line, parse_toml, read_tensors
@@ -172,7 +172,8 @@ class LoadedResult(BaseResult):
 
     def _network(self) -> Model:
         if self._made is None:
-            self._made = self._given if self._given is not None else self._named_network()
+            settings = validated(ModelSettings, "model", self.settings.get("model", {}))
+            self._made = self._named_network() if self._given is None else with_adapters(self._given, settings)
         return self._made
 
     def _named_network(self) -> Model:
@@ -190,9 +191,10 @@ class LoadedResult(BaseResult):
             # a folder of an earlier version: only the data itself knows
             federation = build.federation(validated(DataSettings, "data", self.settings.get("data", {})))
             classes, shapes = federation.classes, federation.shapes
+        settings = validated(ModelSettings, "model", table)
         if own:
-            return own_network(validated(ModelSettings, "model", table), classes, shapes)
-        return models.factory(name, classes, table.get("options", {}), shapes)
+            return with_adapters(own_network(settings, classes, shapes), settings)
+        return with_adapters(models.factory(name, classes, settings.options, shapes), settings)
 
     def _client(self, position: int) -> ClientData:
         """A client's id and number of classes, in the form that functions that make networks take."""

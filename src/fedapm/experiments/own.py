@@ -7,14 +7,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from fedapm.adapters import adapted
 from fedapm.core.imports import call, load_object, parameters_of
+from fedapm.core.samples import Samples
 from fedapm.data import ClientData, Federation
 from fedapm.data.own import OwnData, digest, read_own
 from fedapm.errors import FedapmError
 from fedapm.experiments.settings import DataSettings, ModelSettings
-from fedapm.simulation.problem import Model
+from fedapm.simulation.problem import Model, model_factory
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {"data": {"partition": "natural", "minimum": 1}, "model": {"split": "auto"}}
 """What holds for data of one's own where nothing is said: clients are given, and the split is searched."""
@@ -94,6 +97,25 @@ def own_network(model: ModelSettings, classes: int, shapes: Sequence[Sequence[in
 
     per_client = any(p.name == "client" for p in parameters_of(make)) and "client" not in model.options
     return for_client if per_client else lambda: made()
+
+
+def with_adapters(network: Model, model: ModelSettings) -> Model:
+    """A function that makes a network with the adapters that the settings ask for; the network itself without any.
+
+    Args:
+        network: The network, or what makes it.
+        model: The settings.
+    """
+    if (lora := model.lora) is None:
+        return network
+    make, per_client = model_factory(network)
+
+    def for_client(client: ClientData) -> nn.Module:
+        return adapted(make(client), lora, model.adapter_preset, client.id)
+
+    # what makes one network for all does not look at the client
+    nobody = ClientData("", Samples((), torch.empty(0)), Samples((), torch.empty(0)))
+    return for_client if per_client or lora.differs else lambda: for_client(nobody)
 
 
 def option_names(model: ModelSettings) -> list[str]:

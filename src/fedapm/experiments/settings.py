@@ -16,6 +16,8 @@ import tomli_w
 from annotated_types import Ge, Lt
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
+from fedapm.adapters import LoraSettings
+from fedapm.adapters.settings import DEFAULT
 from fedapm.algorithms import FedAPM, method
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.ranges import check_ranges
@@ -148,7 +150,10 @@ class ModelSettings:
     folder: str | None = None
     """Where `factory` is looked for; the experiment file's folder, or the working folder for `--set`."""
     preset: Preset | None = None
-    """Which named stage is personal; the data set's own if neither this nor patterns are given."""
+    """Which named stage is personal; the data set's own if neither this nor patterns are given. With adapters: `lora`
+    shares A, while B and the head are personal; `ffa-lora` shares B, while A stays as it was drawn and the head is
+    personal; `dual` has a shared adapter beside a personal one, and a personal head; `head` has no adapters and shares
+    the head."""
     personal: tuple[str, ...] = ()
     """Patterns of personal parameters."""
     shared: tuple[str, ...] = ()
@@ -159,6 +164,10 @@ class ModelSettings:
     """`auto` tries several splits on validation data and takes the best, in `fedapm run` and `fedapm tune --search`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of the network."""
+    lora: LoraSettings | None = None
+    """Adapters: the network is frozen, and small matrices in it are trained, as in `lora = {rank = 8, alpha = 16}`; the
+    keys are in a [table of their own](#modellora). `preset` or patterns say what of them is shared; `lora` if neither
+    is given."""
 
     def __post_init__(self) -> None:
         if self.name is not None and self.factory is not None:
@@ -181,7 +190,14 @@ class ModelSettings:
                 'what is personal is not said (model.split = "auto") and not searched here; find it with fedapm split, '
                 "which prints the patterns to give as model.personal."
             )
-        return SplitRule(self.preset, self.personal, self.shared, self.frozen)
+        return SplitRule(self.adapter_preset or self.preset, self.personal, self.shared, self.frozen)
+
+    @property
+    def adapter_preset(self) -> Preset | None:
+        """What is shared of a network with adapters; None where patterns say it, or there are no adapters."""
+        if self.lora is None or self.personal or self.shared:
+            return None
+        return self.preset or DEFAULT
 
 
 @dataclass(frozen=True)

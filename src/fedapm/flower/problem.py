@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from fedapm.data.clients import ClientData
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
+from fedapm.experiments.own import with_adapters
 from fedapm.experiments.settings import Experiment
 from fedapm.flower.fields import items, table, whole
 from fedapm.flower.text import shown
@@ -133,7 +134,7 @@ class NodeProblem(Problem):
         weighting = Weighting(experiment.engine.weights, experiment.engine.units)
         super().__init__(
             alone,
-            model or build.named_network(experiment, membership.classes, alone.shapes),
+            _network(experiment, model, membership.classes, alone.shapes),
             build.split_rule(experiment),
             adapt=experiment.algorithm.adapt,
             solver=experiment.solver,
@@ -165,9 +166,7 @@ def server_problem(
     placeholder = Samples(inputs, targets)
     clients = [ClientData(client, placeholder, placeholder) for client in summaries]
     federation = Federation(clients, experiment.data.full_name, class_names=list(map(str, range(classes))))
-    problem = build.problem(
-        experiment, federation, model or build.named_network(experiment, classes, first.shapes), loss
-    )
+    problem = build.problem(experiment, federation, _network(experiment, model, classes, first.shapes), loss)
     sizes = [summary.train for summary in summaries.values()]
     problem.alphas = Weighting(experiment.engine.weights, experiment.engine.units).alphas(sizes)
     problem.mean_batches = mean_batches(sizes, experiment.solver.batch_size)
@@ -176,6 +175,13 @@ def server_problem(
             "on Flower the server makes the network without any data; give a model function with no argument."
         )
     return problem
+
+
+def _network(experiment: Experiment, model: Model | None, classes: int, shapes: Sequence[Sequence[int]]) -> Model:
+    """The app's own network, or the one that the settings name; with adapters where the settings ask for them."""
+    if model is None:
+        return build.named_network(experiment, classes, shapes)
+    return with_adapters(model, experiment.model)
 
 
 Template = dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]]

@@ -17,6 +17,7 @@ from fedapm.models.image_text import ImageTextClassifier
 from fedapm.models.mlp import MLP
 from fedapm.models.mm_action import MMActionClassifier
 from fedapm.models.resnet import ResNet18
+from fedapm.models.text import TextClassifier
 
 MODELS: Registry[type[nn.Module]] = Registry(
     "model",
@@ -29,6 +30,7 @@ MODELS: Registry[type[nn.Module]] = Registry(
         "mm-action": MMActionClassifier,
         "resnet18": ResNet18,
         "mlp": MLP,
+        "text": TextClassifier,
     },
 )
 """The networks by name, built in or added through the entry points ``fedapm.models``."""
@@ -95,5 +97,6 @@ __all__ = [
     "ImageTextClassifier",
     "MMActionClassifier",
     "ResNet18",
+    "TextClassifier",
     "factory",
 ]

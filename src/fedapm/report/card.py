@@ -77,6 +77,7 @@ def card(folder: Path, command: str | None = None) -> dict[str, Any]:
         "results": {"files": len(runs), "sha256": digest(folder)},
         "time": _time(folder, runs),
         "engines": _counts(_engine(run) for run in runs),
+        "frozen": _frozen(runs),
         "hardware": provenance.hardware({str(table.get("engine.device", "cpu")) for table in settings}),
         "versions": _versions(runs, ["optuna"] if any(folder.rglob(TUNE_INFO)) else []),
         "settings": _settings(runs, settings),
@@ -115,6 +116,7 @@ def as_markdown(card: Mapping[str, Any]) -> str:
         table_cell=_table_cell,
         either=_either,
         duration=_duration,
+        size=_size,
         toml=_toml,
     )
 
@@ -163,6 +165,25 @@ def _scores(runs: Sequence[Run]) -> list[dict[str, Any]]:
         cells = {c.field: {"mean": row.cell(c).mean, "std": row.cell(c).std} for c in columns if row.cell(c).values}
         scores.append(about | {"whole": row.complete} | (cells if complete[row.label] else {}))
     return scores
+
+
+def _frozen(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What is shared of networks with a frozen part, and what the whole network would be, in bytes of float32."""
+    found = {}
+    for run in runs:
+        counts = run.info.get("parameters") or {}
+        if counts.get("frozen"):
+            personal = max(counts["personal"], default=0)
+            whole = 4 * (counts["shared"] + personal + counts["frozen"])
+            found[run.label] = {"label": run.label, "shared_bytes": 4 * counts["shared"], "network_bytes": whole}
+    return list(found.values())
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} bytes"
 
 
 def _time(folder: Path, runs: Sequence[Run]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -201,6 +202,22 @@ class Problem:
             for tensor in network.read(split.frozen).values():
                 total.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
         return total.hexdigest()[:32]
+
+    @cached_property
+    def frozen_digest(self) -> str:
+        """One sum over what is frozen in the network; empty where nothing is."""
+        frozen = self.network(0).read(self.network(0).split.frozen)
+        total = hashlib.sha256()
+        for name, tensor in frozen.items():
+            total.update(repr((name, tuple(tensor.shape), tensor.dtype)).encode())
+            total.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return total.hexdigest() if frozen else ""
+
+    def keep_features(self) -> None:
+        """Compute what a frozen base makes of every client's samples, so that forked processes find it."""
+        for client in range(len(self)):
+            for samples in (self.samples(client, "train"), self.samples(client, "test")):
+                self.network(client).kept(samples)
 
     def _start(self, client: int) -> Start:
         if client not in self._starts:

@@ -6,21 +6,19 @@ This module holds what the encoders share: loading pretrained weights, and paral
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
 
 from fedapm.core.extras import require
+from fedapm.core.pretrained import EXTRA, load_transformer, quiet_libraries
 from fedapm.errors import FedapmError
 
-EXTRA = "features"
+__all__ = ["EXTRA", "cores", "load_pretrained", "load_transformer", "parallel_map", "quiet_libraries"]
 
 WEIGHT_FILES = [
     "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt",
@@ -78,44 +76,6 @@ def load_pretrained(encoder: str, repository: str, load: Callable[[str], R], *, 
         f"the weights {repository} of the encoder {encoder} {reason}; {advice}, or choose the encoder {alternative}, "
         "whose weights are installed with fedapm[features]."
     )
-
-
-def load_transformer(model_class: Any, folder: str) -> nn.Module:
-    """Load a network of transformers from a folder; ValueError if weights are missing.
-
-    The library itself would initialize missing weights at random.
-    """
-    module: nn.Module
-    module, loading = model_class.from_pretrained(
-        folder, local_files_only=True, weights_only=True, output_loading_info=True
-    )
-    missing = sorted(name for name in loading["missing_keys"] if "pooler" not in name)
-    if missing:
-        raise ValueError(f"{missing[0]} is missing")
-    return module
-
-
-@contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Turn off the libraries' progress bars, log messages and warnings for a while."""
-    transformers = require("transformers", EXTRA, "a pretrained encoder").utils.logging
-    hub = require("huggingface_hub", EXTRA, "a pretrained encoder").utils
-    verbosity, hub_verbosity = transformers.get_verbosity(), hub.logging.get_verbosity()
-    bars, hub_bars = transformers.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        transformers.set_verbosity_error()
-        hub.logging.set_verbosity_error()
-        transformers.disable_progress_bar()
-        hub.disable_progress_bars()
-        try:
-            yield
-        finally:
-            transformers.set_verbosity(verbosity)
-            hub.logging.set_verbosity(hub_verbosity)
-            if bars:
-                transformers.enable_progress_bar()
-            (hub.enable_progress_bars if hub_bars else hub.disable_progress_bars)()
 
 
 def _first_line(error: BaseException) -> str:

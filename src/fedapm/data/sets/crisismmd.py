@@ -26,7 +26,7 @@ from fedapm.errors import FedapmError, did_you_mean
 FOLDER = "CrisisMMD_v2.0"
 SPLIT = "crisismmd_datasplit_all"
 FILES = [f"task_humanitarian_text_img_{part}.tsv" for part in ("train", "dev", "test")]
-COLUMNS = ("image_id", "tweet_text", "image", "label_image")
+COLUMNS = ("image_id", "tweet_text", "image", "label_image", "tweet_id", "label_text")
 """The columns that are used."""
 CLASSES = (
     "affected_individuals",
@@ -56,6 +56,10 @@ class Row:
     """The class of the image."""
     location: str
     """The file and the line, for messages."""
+    tweet: str
+    """The tweet's id."""
+    text_label: str
+    """The class of the text, as the table has it."""
 
 
 class CrisisMMD(EncodedSet):
@@ -176,7 +180,7 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _row(fields: Sequence[str], location: str) -> Row:
-    key, text, image, label = (field.strip() for field in fields)
+    key, text, image, label, tweet, text_label = (field.strip() for field in fields)
     if not label:
         raise FedapmError(f"{location}: label_image is empty; give the row a class or remove it.")
     if label not in CLASSES:
@@ -184,7 +188,7 @@ def _row(fields: Sequence[str], location: str) -> Row:
     path = PurePosixPath(image)
     if len(path.parts) < 3 or path.is_absolute() or ".." in path.parts:
         raise FedapmError(f"{location}: the image {image!r} is no path in the data set's folder; repair or remove it.")
-    return Row(key, without_links(text), image, CLASSES.index(label), location)
+    return Row(key, without_links(text), image, CLASSES.index(label), location, tweet, text_label)
 
 
 def _targets(table: Sequence[Row]) -> Tensor:

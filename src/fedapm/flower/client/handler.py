@@ -306,12 +306,16 @@ def _broadcast(
 
 
 def _check_start(problem: NodeProblem, request: RoundRequest) -> None:
-    """Refuse a node whose shared parameters differ from the server's in a name, a shape or an initial value."""
+    """Refuse a node whose shared parameters differ from the server's, or whose network has other frozen weights."""
     check_same_shared(request.shapes, shapes(problem.u0), request.client)
     if digest(problem.u0) != request.digest:
         raise FedapmError(
             f"client {request.client} starts from other values of the shared parameters than the server; use the same "
             "versions of torch and of the app on both."
+        )
+    if problem.frozen_digest != request.frozen:
+        raise FedapmError(
+            f"client {request.client} has other frozen weights than the server; give its node the same base network."
         )
 
 

@@ -102,6 +102,8 @@ class RoundRequest:
     """The token of the announcement whose broadcast this one is a change of; None where it is whole."""
     mask: MaskRequest | None = None
     """For whom the result of training is masked; None where it is not."""
+    frozen: str = ""
+    """A checksum of what is frozen in the network; empty where nothing is."""
 
 
 def read_hello(fields: Fields) -> HelloRequest:
@@ -123,7 +125,7 @@ def read_round(fields: Fields) -> RoundRequest:
         raise FedapmError(f"the server asks for round {train} after round {round}.")
     for version in (accepted, keep):
         round_of(text(version, "a version", 40))
-    start = table(fields["u0"], "the start", ("digest", "shapes"), ("digest", "shapes"))
+    start = table(fields["u0"], "the start", ("digest", "shapes", "frozen"), ("digest", "shapes"))
     return RoundRequest(
         _matched(fields["run"], "the run's id", RUN),
         _matched(fields["token"], "the announcement's token", TOKEN),
@@ -146,6 +148,7 @@ def read_round(fields: Fields) -> RoundRequest:
         train,
         _matched(fields[BASE], "the token of the broadcast before", TOKEN) if fields.get(BASE) is not None else None,
         _mask(fields[MASK]) if fields.get(MASK) is not None else None,
+        _matched(start["frozen"], "the digest of what is frozen", DIGEST) if "frozen" in start else "",
     )
 
 

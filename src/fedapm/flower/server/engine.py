@@ -169,6 +169,8 @@ class FlowerEngine(Engine):
             "classes": max(summary.classes for summary in summaries),
             "u0": {"digest": ledger.start, "shapes": codec.shapes(problem.u0)},
         }
+        if problem.frozen_digest:
+            self._common["u0"]["frozen"] = problem.frozen_digest
 
     def run_round(self, round: int, selected: Sequence[int], broadcast: State) -> FlowerRoundResult:
         """The local work of the selected clients; where it was asked for ahead, what came of that."""

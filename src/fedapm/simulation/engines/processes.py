@@ -142,6 +142,8 @@ class ProcessEngine(LocalEngine):
         if not self._size:
             client_state = self.store.get(clients[0])
             self._size = 4 * (client_state.state.nbytes + client_state.buffers.nbytes + self.problem.u0.nbytes) + SLACK
+        if not self._workers:
+            self.problem.keep_features()
         while len(self._workers) < count:
             self._workers.append(self._fork())
 
