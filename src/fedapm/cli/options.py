@@ -47,7 +47,7 @@ Assignments = Annotated[
 ]
 ModelFormat = Annotated[
     str | None,
-    typer.Option("--format", help="safetensors, onnx or torchscript; by the file's ending if not given."),
+    typer.Option("--format", help="safetensors, onnx, torchscript, merged or peft; by the file's ending if not given."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

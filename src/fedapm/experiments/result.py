@@ -144,6 +144,8 @@ class BaseResult(ABC):
     def state_dict(self, client: int | str, view: str | None = None) -> dict[str, Tensor]:
         """A client's whole model as a plain state dict: shared, personal and frozen parameters and buffers.
 
+        Of a network with adapters, these and the head: the frozen base is everybody's.
+
         Args:
             client: The client's id, or its position where no id equals it.
             view: Which model, where the method has several (``"P"``, ``"G"``); the first if not given.
@@ -224,7 +226,8 @@ class BaseResult(ABC):
         Args:
             client: The client's id, or its position where no id equals it.
             path: The file; it must not exist.
-            format: ``"safetensors"``, ``"onnx"`` or ``"torchscript"``; by the file's ending if not given.
+            format: ``"safetensors"``, ``"onnx"`` or ``"torchscript"``; by the file's ending if not given. For networks
+                with adapters also ``"peft"``, a folder, and ``"merged"``, a state dict without adapters.
             view: Which model, where the method has several; the first if not given.
 
         Returns:

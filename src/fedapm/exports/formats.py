@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from fedapm.errors import FedapmError, did_you_mean
+from fedapm.exports.adapters import write_merged, write_peft
 from fedapm.exports.description import Description
 from fedapm.exports.onnx import write_onnx
 from fedapm.exports.torchscript import write_torchscript
@@ -39,6 +40,8 @@ FORMATS: Mapping[str, Format] = {
         Format("safetensors", (".safetensors",), None),
         Format("onnx", (".onnx",), write_onnx),
         Format("torchscript", (".pt", ".ts"), write_torchscript),
+        Format("merged", (".safetensors",), write_merged),
+        Format("peft", ("",), write_peft),
     )
 }
 
@@ -62,14 +65,17 @@ def find_format(path: Path, name: str | None = None) -> Format:
     """
     if name is not None:
         form = known_format(name)
+        if path.suffix and form.endings == ("",):
+            raise FedapmError(f"{path} should be a folder, as {name} writes; call it {path.with_suffix('').name}.")
         if path.suffix.lower() not in form.endings:
             better = path.with_suffix(form.endings[0]).name
             raise FedapmError(f"{path} does not end in {form.shown}, as {name} files do; call it {better}.")
         return form
     for one in FORMATS.values():
-        if path.suffix.lower() in one.endings:
+        if path.suffix and path.suffix.lower() in one.endings:
             return one
-    known = ", ".join(f"{one.shown} ({one.name})" for one in FORMATS.values())
+    endings = {one.shown: one.name for one in reversed(FORMATS.values()) if one.shown}
+    known = ", ".join(f"{shown} ({one})" for shown, one in reversed(endings.items()))
     raise FedapmError(f"{path} ends in {path.suffix or 'nothing'}, which says no format; known are {known}.")
 
 
