@@ -122,6 +122,14 @@ def test_the_base_is_in_memory_once():
     assert set(end.server["u"]) == set(here.u0)
 
 
+def test_a_model_that_is_handed_out_leaves_the_base_frozen():
+    how = {"optimizer": "adamw", "rounds": 1, "engine": "sequential"}
+    result = fedapm.train(texts(), network, lora={"rank": 1}, **how)
+    model = result.model("client-0")
+    assert {n for n, p in model.named_parameters() if p.requires_grad} == set(model.state_dict())
+    assert problem(fedapm.FedAPM()).network(0).split.frozen
+
+
 def test_a_state_dict_has_no_base_and_goes_back_in():
     one, two = (adapted(network(), LoraSettings(rank=2)) for _ in range(2))
     assert isinstance(one, AdaptedNetwork)

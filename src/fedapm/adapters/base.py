@@ -101,7 +101,7 @@ def share_base(network: AdaptedNetwork) -> None:
         for ref in known:
             there = ref()
             if there is not None and there.device == own.device and torch.equal(there, own):
-                setattr(owner, last, there)
+                setattr(owner, last, there.requires_grad_(False))
                 break
         else:
             known.append(weakref.ref(own))

@@ -165,8 +165,10 @@ class BaseResult(ABC):
         state = self.state_dict(client, view)
         position = client_position(self.clients, client)
         module = self._module(position)
-        for parameter in module.parameters():
-            parameter.requires_grad_(True)
+        # a frozen base is shared with other networks, and training it here would change them
+        base: frozenset[str] = getattr(module, "base_parameters", frozenset())
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name not in base)
         _check_same(module.state_dict(), state, self.clients[position])
         module.load_state_dict(state)
         return module.eval()

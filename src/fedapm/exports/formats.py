@@ -74,8 +74,10 @@ def find_format(path: Path, name: str | None = None) -> Format:
     for one in FORMATS.values():
         if path.suffix and path.suffix.lower() in one.endings:
             return one
-    endings = {one.shown: one.name for one in reversed(FORMATS.values()) if one.shown}
-    known = ", ".join(f"{shown} ({one})" for shown, one in reversed(endings.items()))
+    first: dict[str, str] = {}
+    for one in FORMATS.values():
+        first.setdefault(one.shown, one.name)
+    known = ", ".join(f"{shown} ({one})" for shown, one in first.items() if shown)
     raise FedapmError(f"{path} ends in {path.suffix or 'nothing'}, which says no format; known are {known}.")
 
 
