@@ -110,6 +110,11 @@ class Network:
             features = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
         return PhaseData(Samples(features, samples.targets), forward_split.forward_features)
 
+    @property
+    def keeps_features(self) -> bool:
+        """Whether it has a frozen base whose features are kept for the whole run."""
+        return self._kept is not None
+
     def kept(self, samples: Samples) -> PhaseData:
         """The data with what a frozen base makes of it, computed once for the run; as it is where there is no base."""
         frozen = self._frozen_split(samples)

@@ -215,7 +215,7 @@ class Problem:
 
     def keep_features(self) -> None:
         """Compute what a frozen base makes of every client's samples, so that forked processes find it."""
-        for client in range(len(self)):
+        for client in range(len(self)) if self.network(0).keeps_features else ():
             for samples in (self.samples(client, "train"), self.samples(client, "test")):
                 self.network(client).kept(samples)
 
