@@ -79,7 +79,7 @@ def test_train_names_every_setting_of_solver_and_engine_with_its_type() -> None:
             assert parameters[name].default is None, name
             assert hints[name] == types[name] | None, name
     own = ["data", "model", "algorithm", "personal", "shared", "frozen", "preset", "loss", "metrics", "callbacks"]
-    others = {*own, "validation", "features", "unseen", "upload", "privacy"}
+    others = {*own, "lora", "validation", "features", "unseen", "upload", "privacy"}
     others |= {"out", "resume", "progress", "hyperparameters"}
     assert {*parameters} - others == {f.name for kind in (SGDConfig, EngineSettings) for f in fields(kind)}
 
