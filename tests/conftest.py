@@ -1,17 +1,18 @@
-import io
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
+from fedapm.report.figures import canvas
+
 # librosa compiles itself the first time it is used: half a minute in a new environment, unless the result may be slow
 os.environ.setdefault("NUMBA_OPT", "0")
 torch.set_num_threads(1)
-DRAW = FigureCanvasSVG.print_svg
 REPORTS = Path(__file__).parent / "report"
 
 
@@ -20,12 +21,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("deployment") is None)
 
 
-def blank(canvas: FigureCanvasSVG, file: object, **given: Any) -> None:
-    """An empty drawing in place of one that goes into a page."""
-    if isinstance(file, io.StringIO):
-        file.write('<svg viewBox="0 0 1 1"></svg>')
-    else:
-        DRAW(canvas, file, **given)
+def pytest_collection_finish() -> None:
+    """A million objects of libraries and tests stay to the end: there is no use in looking for garbage among them."""
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
+
+
+class Blank(FigureCanvasSVG):
+    """An empty drawing."""
+
+    def print_svg(self, filename: TextIO, **_: Any) -> None:
+        filename.write('<svg viewBox="0 0 1 1"></svg>')
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -33,11 +39,11 @@ def quick_figures(request: pytest.FixtureRequest) -> Iterator[None]:
     """Figures of reports are drawn where reports are tested; elsewhere they would take most of a command's time."""
     with pytest.MonkeyPatch.context() as patch:
         if REPORTS not in request.path.parents:
-            patch.setattr(FigureCanvasSVG, "print_svg", blank)
+            patch.setattr(canvas, "FigureCanvasSVG", Blank)
         yield
 
 
 @pytest.fixture
 def real_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a test elsewhere that needs them."""
-    monkeypatch.setattr(FigureCanvasSVG, "print_svg", DRAW)
+    monkeypatch.setattr(canvas, "FigureCanvasSVG", FigureCanvasSVG)
