@@ -9,9 +9,10 @@ from torch import nn
 
 from fedapm.core.per_sample import noised_gradients
 from fedapm.core.samples import Samples
+from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.experiments.settings import Experiment
-from fedapm.privacy import STEPS, PrivacySettings, SiteSpending, gaussian_epsilon
+from fedapm.privacy import STEPS, PrivacySettings, SiteSpending, gaussian_epsilon, protection
 from fedapm.privacy.samples import Counting, SampleProtection
 from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
@@ -125,6 +126,9 @@ def test_what_no_noise_protects_is_refused():
 
     with refused("BatchNorm1d", "group or layer"):
         Problem(clients(), normalized, SplitRule(personal=("3",)), protection=KEYED)
+    for key, value in {"clip_norm": 1.0, "accumulate": 2, "precision": "bfloat16"}.items():
+        with refused(f"solver.{key}", "leave it out"):
+            protection(PrivacySettings(level="sample"), SGDConfig(batch_size=0, **{key: value}))
     with refused("privacy.clip"):
         Experiment.from_tables({"privacy": {"level": "sample", "clip": "adaptive"}})
 

@@ -10,6 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from fedapm.core.algorithm import NUMBERS, Aggregate
+from fedapm.core.solver import SGDConfig
 from fedapm.core.vec import Vec, mean
 from fedapm.experiments.settings import Experiment
 from fedapm.privacy import PrivacySettings, gaussian_epsilon, protection
@@ -167,7 +168,7 @@ def test_a_library_that_is_missing_is_asked_for_before_anything_is_done(monkeypa
         with refused("opacus", "fedapm[privacy]"):
             Experiment.from_tables({"privacy": more})
     with refused("opacus", "fedapm[privacy]"):
-        protection(PrivacySettings(level="sample"), 10)
+        protection(PrivacySettings(level="sample"), SGDConfig(batch_size=10))
 
 
 def test_what_does_not_go_together_is_refused():

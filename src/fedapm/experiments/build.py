@@ -237,7 +237,7 @@ def problem(
         seed=experiment.engine.seed,
         rounds=experiment.engine.rounds,
         device=device,
-        protection=protection(experiment.privacy, experiment.solver.batch_size),
+        protection=protection(experiment.privacy, experiment.solver),
     )
 
 

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from fedapm.core.algorithm import ClientUpdate, State
+from fedapm.core.solver import SGDConfig
 from fedapm.core.task import Task
 from fedapm.core.vec import Vec
+from fedapm.errors import FedapmError
 from fedapm.privacy.noise import system_noise
 from fedapm.privacy.settings import PrivacySettings
 from fedapm.privacy.subsampled import check_installed, subsampled_epsilon
@@ -105,19 +107,27 @@ def sampling_rate(size: int, batch_size: int) -> float:
     return min(1.0, batch_size / size) if batch_size else 1.0
 
 
-def protection(settings: PrivacySettings, batch_size: int) -> SampleProtection | None:
+def protection(settings: PrivacySettings, solver: SGDConfig) -> SampleProtection | None:
     """What is done to gradients of single samples; None where that is nothing.
 
     Args:
         settings: The table [privacy].
-        batch_size: The samples that are expected in a step; 0 for all.
+        solver: How clients train.
 
     Raises:
-        FedapmError: If batches are drawn and opacus, which accounts for them, is not installed.
+        FedapmError: If batches are drawn and opacus, which accounts for them, is not installed; or if the solver should
+            do to gradients what it does not do to those of single samples.
     """
     if not settings.per_sample:
         return None
-    if batch_size:
+    plain = {"clip_norm": (None,), "accumulate": (None, 1), "precision": (None, "float32")}
+    for name, values in plain.items():
+        if getattr(solver, name) not in values:
+            raise FedapmError(
+                f'solver.{name} is not for the gradients of single samples, which privacy.level = "sample" adds up; '
+                "leave it out."
+            )
+    if solver.batch_size:
         check_installed()
     return SampleProtection(settings.bound, settings.sigma, settings.noise == "keyed")
 
