@@ -22,9 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """A million objects of libraries and tests stay to the end: there is no use in looking for garbage among them."""
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 50)
+    """A million objects of libraries and tests stay to the end: garbage is seldom looked for among them."""
+    gc.set_threshold(100_000, 50, 100)
 
 
 class Blank(FigureCanvasSVG):

@@ -88,6 +88,19 @@ def test_personal_layers_have_names_and_a_share(tmp_path: Path) -> None:
     assert ">head</td>" in section.body
 
 
+def test_what_is_sent_of_a_frozen_network_stands_against_all_of_it(tmp_path: Path) -> None:
+    path = write_fake(tmp_path / "fedapm", Fake("fedapm", "FedAPM"))
+    info = json.loads((path / "run.json").read_text())
+    assert layers.section(Results.of(find_runs(tmp_path))).context["rows"][0].sent == ""
+    parameters = {"shared": 6144, "personal": [9224], "frozen": 22565376}
+    split = {"shared": ["lora_A.weight"], "personal": ["head.weight"], "frozen": ["base.weight"]}
+    (path / "run.json").write_text(json.dumps(info | {"split": split, "parameters": parameters}))
+    section = layers.section(Results.of(find_runs(tmp_path)))
+    assert section is not None
+    assert "6,144 parameters; 24,576 of 90,322,976 bytes, 1/3,675" in section.body
+    assert "neither sent nor saved" in section.body
+
+
 def test_a_model_beside_the_network_is_not_called_nothing(tmp_path: Path) -> None:
     path = write_fake(tmp_path / "ditto", Fake("ditto", "Ditto", views={"P": 0.9, "G": 0.8}))
     info = json.loads((path / "run.json").read_text())

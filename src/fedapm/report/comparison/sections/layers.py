@@ -32,6 +32,8 @@ class Layers:
     """What a client keeps beside the network, as its method says; empty for most."""
     counts: dict[str, str]
     """The numbers of parameters of each part, a range where clients differ."""
+    sent: str
+    """The bytes of what is shared against those of the whole network; empty where nothing is frozen."""
 
 
 def layer_names(parameters: Iterable[str]) -> list[str]:
@@ -70,7 +72,14 @@ def _layers(group: Group, series: str) -> Layers:
         {part: listed(layer_names(split.get(part, [])), MOST_NAMES) for part in PARTS},
         beside,
         {part: value_range(values) if values else "–" for part, values in totals.items()},
+        _sent(4 * means["shared"], 4 * whole) if means["frozen"] else "",
     )
+
+
+def _sent(shared: float, whole: float) -> str:
+    """What is sent where a part of the network is frozen, in bytes of float32."""
+    part = f", 1/{whole / shared:,.0f}" if shared else ""
+    return f"{shared:,.0f} of {whole:,.0f} bytes{part}"
 
 
 def _percent(share: float) -> str:
