@@ -13,8 +13,8 @@ from fedapm.report.numbers import listed, value_range
 from fedapm.report.page import Section
 from fedapm.report.results import Results
 
-MOST_NAMES = 12
 PARTS = ("personal", "shared", "frozen")
+MOST_NAMES = {"personal": 12, "shared": 12, "frozen": 3}
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _layers(group: Group, series: str) -> Layers:
         series,
         ", ".join(sorted({str(run.info.get("model") or "–") for run in group.runs})),
         _percent(means["personal"] / whole) if whole and not beside else "–",
-        {part: listed(layer_names(split.get(part, [])), MOST_NAMES) for part in PARTS},
+        {part: listed(layer_names(split.get(part, [])), MOST_NAMES[part]) for part in PARTS},
         beside,
         {part: value_range(values) if values else "–" for part, values in totals.items()},
         _sent(4 * means["shared"], 4 * whole) if means["frozen"] else "",
