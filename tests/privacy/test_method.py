@@ -14,7 +14,6 @@ from fedapm.flower.settings import deployment
 from fedapm.privacy import PrivacySettings, Private, gaussian_epsilon, private
 from fedapm.privacy.accountant import Accountant
 from fedapm.privacy.noise import system_noise
-from fedapm.simulation import checkpoint
 from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
@@ -24,7 +23,7 @@ from fedapm.uploads import UploadSettings
 from tests.helpers.cli import fedapm
 from tests.helpers.running import play
 from tests.helpers.unit import refused
-from tests.uploads.small import CLIENTS, SENDING, problem_of, run
+from tests.uploads.small import CLIENTS, SENDING, problem_of, run, stopped_and_resumed
 
 CARRYING = sorted(set(SENDING) - {"scaffold"})
 
@@ -147,17 +146,7 @@ def test_a_tree_pays_where_clients_take_part_seldom():
 def test_a_tree_goes_on_to_the_bit(tmp_path):
     method = protecting("fedavg", correlation="tree")
     whole, _ = run(method, 6)
-    problem = problem_of(method, 6)
-    first, later = SequentialEngine(problem, method), SequentialEngine(problem, method)
-    half, _ = play(problem, method, Schedule(3, Sampling(0.5), 10**9), engine=first)
-    path = checkpoint.save(tmp_path, half.state, first.store)
-    resumed, _ = play(
-        problem,
-        method,
-        Schedule(6, Sampling(0.5), 10**9),
-        engine=later,
-        resume=lambda loop, engine: checkpoint.load(path, loop.state, engine.store),
-    )
+    resumed = stopped_and_resumed(method, 3, 6, tmp_path)
     assert same(whole.server, resumed.server)
 
 
@@ -192,17 +181,7 @@ def test_engines_agree_and_a_run_goes_on_to_the_bit(tmp_path):
     assert records == others
     side, _ = run(method, 4, kind=VectorizedEngine)
     assert (one.server.u - side.server.u).norm() < 1e-8
-    problem = problem_of(method, 4)
-    first, later = SequentialEngine(problem, method), SequentialEngine(problem, method)
-    half, _ = play(problem, method, Schedule(2, Sampling(0.5), 10**9), engine=first)
-    path = checkpoint.save(tmp_path, half.state, first.store)
-    resumed, _ = play(
-        problem,
-        method,
-        Schedule(4, Sampling(0.5), 10**9),
-        engine=later,
-        resume=lambda loop, engine: checkpoint.load(path, loop.state, engine.store),
-    )
+    resumed = stopped_and_resumed(method, 2, 4, tmp_path)
     assert same(one.server, resumed.server)
 
 

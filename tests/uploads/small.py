@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from fedapm.core.split import SplitRule
 from fedapm.data import IID, Federation
 from fedapm.data.sets.digits import federation
 from fedapm.models import DigitsNet
+from fedapm.simulation import checkpoint
 from fedapm.simulation.engines.base import LocalEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.loop import Schedule
@@ -70,3 +72,16 @@ def run(
         return play(problem, method, Schedule(rounds, Sampling(fraction), 10**9), engine=engine)
     finally:
         engine.close()
+
+
+def stopped_and_resumed(method: Algorithm, half: int, rounds: int, folder: Path) -> Picture:
+    """A run that stopped half-way and goes on from its checkpoint with another engine."""
+    problem = problem_of(method, rounds)
+    first, later = SequentialEngine(problem, method), SequentialEngine(problem, method)
+    before, _ = play(problem, method, Schedule(half, Sampling(0.5), 10**9), engine=first)
+    path = checkpoint.save(folder, before.state, first.store)
+    schedule = Schedule(rounds, Sampling(0.5), 10**9)
+    after, _ = play(
+        problem, method, schedule, engine=later, resume=lambda loop, e: checkpoint.load(path, loop.state, e.store)
+    )
+    return after

@@ -7,7 +7,6 @@ from fedapm.algorithms import METHODS, PRESETS, FedAPM, FedAvg, Local
 from fedapm.core.algorithm import NUMBERS, Aggregate, Algorithm, ClientUpdate, State, Upload
 from fedapm.core.vec import Vec
 from fedapm.experiments.settings import Experiment
-from fedapm.simulation import checkpoint
 from fedapm.simulation.engines.base import client_init
 from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine, train_client
@@ -19,7 +18,7 @@ from fedapm.uploads import Transmitted, UploadSettings, transmitted
 from fedapm.uploads.method import UNSENT
 from tests.helpers.running import play
 from tests.helpers.unit import refused
-from tests.uploads.small import CLIENTS, SENDING, TRANSFORMS, problem_of, run, sending
+from tests.uploads.small import CLIENTS, SENDING, TRANSFORMS, problem_of, run, sending, stopped_and_resumed
 
 SOME = ["fedapm", "fedapm-paper", "fedavg", "scaffold"]
 
@@ -123,17 +122,7 @@ def test_draws_belong_to_clients_wherever_they_are_computed():
 def test_a_run_that_was_stopped_goes_on_to_the_bit(name, tmp_path):
     method = sending(name, TRANSFORMS["all"])
     whole, _ = run(method, 6)
-    problem = problem_of(method, 6)
-    first, later = SequentialEngine(problem, method), SequentialEngine(problem, method)
-    half, _ = play(problem, method, Schedule(3, Sampling(0.5), 10**9), engine=first)
-    path = checkpoint.save(tmp_path, half.state, first.store)
-    resumed, _ = play(
-        problem,
-        method,
-        Schedule(6, Sampling(0.5), 10**9),
-        engine=later,
-        resume=lambda loop, engine: checkpoint.load(path, loop.state, engine.store),
-    )
+    resumed = stopped_and_resumed(method, 3, 6, tmp_path)
     assert same(whole.server, resumed.server)
     assert all(same(whole.store.get(k).state, resumed.store.get(k).state) for k in range(CLIENTS))
 

@@ -9,7 +9,6 @@ from benchmarks.byzantine import ATTACKS, Byzantine
 from fedapm.core.algorithm import NUMBERS, State, Upload
 from fedapm.core.vec import Vec
 from fedapm.experiments.settings import Experiment
-from fedapm.simulation import checkpoint
 from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
@@ -19,7 +18,7 @@ from fedapm.uploads.robust import GeometricMedian, TrimmedMean
 from tests.helpers.problems import Watcher
 from tests.helpers.running import play
 from tests.helpers.unit import refused
-from tests.uploads.small import CLIENTS, SENDING, problem_of, run, sending
+from tests.uploads.small import CLIENTS, SENDING, problem_of, run, sending, stopped_and_resumed
 from tests.uploads.test_invariant import HOLDING, held_and_kept
 
 RULES = {
@@ -104,17 +103,7 @@ def test_every_method_runs_on_every_engine(name, rule, tmp_path):
 def test_a_run_goes_on_to_the_bit(rule, tmp_path):
     method = sending("fedapm", RULES[rule])
     whole, _ = run(method, 4)
-    problem = problem_of(method, 4)
-    first, later = SequentialEngine(problem, method), SequentialEngine(problem, method)
-    half, _ = play(problem, method, Schedule(2, Sampling(0.5), 10**9), engine=first)
-    path = checkpoint.save(tmp_path, half.state, first.store)
-    resumed, _ = play(
-        problem,
-        method,
-        Schedule(4, Sampling(0.5), 10**9),
-        engine=later,
-        resume=lambda loop, engine: checkpoint.load(path, loop.state, engine.store),
-    )
+    resumed = stopped_and_resumed(method, 2, 4, tmp_path)
     assert same(whole.server, resumed.server)
 
 
