@@ -19,7 +19,7 @@ from fedapm.simulation.engines.vectorized import VectorizedEngine
 from fedapm.simulation.loop import Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
-from tests.contract.test_engines import TOGETHER, Normed, gap
+from tests.contract.test_engines import TOGETHER, Normed, gap, quick
 from tests.helpers.running import play
 
 KINDS = METHODS | PRESETS
@@ -45,7 +45,7 @@ def clients() -> Federation:
 @cache
 def sequential(name, epochs=2):
     """The run that others are compared with."""
-    return run(everyone(), KINDS[name](), epochs=epochs)
+    return run(everyone(), quick(name), epochs=epochs)
 
 
 def run(clients, method, engine=SequentialEngine, epochs=2, model=lambda: DigitsNet(width=12, features=8).double()):
@@ -102,7 +102,7 @@ def test_without_a_personal_part_there_is_nothing_to_do(name):
 @pytest.mark.parametrize("name", PERSONAL)
 def test_processes_agree_to_the_bit(clients, name):
     _, expected, alone = sequential(name)
-    _, found, many = run(clients, KINDS[name](), lambda p, m: ProcessEngine(p, m, 2))
+    _, found, many = run(clients, quick(name), lambda p, m: ProcessEngine(p, m, 2))
     assert found == expected
     assert all(gap(many.client_state(k).state, alone.client_state(k).state) == 0 for k in range(CLIENTS))
 
@@ -110,7 +110,7 @@ def test_processes_agree_to_the_bit(clients, name):
 @pytest.mark.parametrize("name", PERSONAL)
 def test_side_by_side_agrees(clients, name):
     _, _, alone = sequential(name)
-    _, _, many = run(clients, KINDS[name](), VectorizedEngine)
+    _, _, many = run(clients, quick(name), VectorizedEngine)
     assert max(gap(many.client_state(k).state, alone.client_state(k).state) for k in range(CLIENTS)) < 1e-9
     if name in TOGETHER:
         assert many.fallback_reasons == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from fedapm.data import Dirichlet, Federation
@@ -26,6 +28,12 @@ def clients() -> Federation:
     )
 
 
+@pytest.fixture(scope="module")
+def plain(clients):
+    """Two rounds of a method with none of the settings, run once."""
+    return cache(lambda name: run(clients, name, SequentialEngine, rounds=2)[0])
+
+
 def difference(one, other) -> float:
     clients = (gap(one.store.get(k).state, other.store.get(k).state) for k in range(CLIENTS))
     return max(gap(one.server, other.server), *clients)
@@ -40,27 +48,25 @@ def test_processes_agree_with_one_process_to_the_bit(clients, name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_each_of_them_reaches_every_method_with_a_personal_part_and_no_other(clients, name):
-    plain, _, _ = run(clients, name, SequentialEngine, rounds=2)
+def test_each_of_them_reaches_every_method_with_a_personal_part_and_no_other(clients, plain, name):
     for key, value in ALL.items():
         other, _, _ = run(clients, name, SequentialEngine, rounds=2, **{key: value})
         # the ξ-rule has its own end
         reached = name in PERSONAL and not (key == "validation_v" and name in {*AT_ONCE, "fedapm-paper"})
-        assert (difference(other, plain) > 0) == reached, key
+        assert (difference(other, plain(name)) > 0) == reached, key
 
 
 @pytest.mark.parametrize("name", PERSONAL)
-def test_zero_is_what_not_set_is(clients, name):
-    plain, _, _ = run(clients, name, SequentialEngine, rounds=2)
+def test_zero_is_what_not_set_is(clients, plain, name):
     zero, _, _ = run(clients, name, SequentialEngine, rounds=2, **dict.fromkeys(ALL, 0.0))
-    assert difference(zero, plain) == 0
+    assert difference(zero, plain(name)) == 0
 
 
 @pytest.mark.parametrize("name", PERSONAL)
 @pytest.mark.parametrize("extra", [{}, {"momentum": 0.5, "weights": "samples"}, {"weights": "samples"}])
 def test_the_prior_is_the_same_side_by_side(clients, name, extra):
-    alone, _, _ = run(clients, name, SequentialEngine, rounds=3, prior_v=0.5, **extra)
-    many, _, engine = run(clients, name, VectorizedEngine, rounds=3, prior_v=0.5, **extra)
+    alone, _, _ = run(clients, name, SequentialEngine, rounds=2, prior_v=0.5, **extra)
+    many, _, engine = run(clients, name, VectorizedEngine, rounds=2, prior_v=0.5, **extra)
     assert difference(many, alone) < 1e-9
     if name in TOGETHER:
         assert engine.fallback_reasons == []
@@ -81,8 +87,8 @@ def test_what_belongs_to_one_client_is_run_one_by_one_and_said(clients, name, ke
     assert f"one by one, because {engine.fallback_reasons[0]}." in caplog.text
 
 
-def test_a_strong_prior_keeps_personal_parts_together_where_they_started(clients):
-    free, _, _ = run(clients, "fedalt", SequentialEngine, rounds=2)
+def test_a_strong_prior_keeps_personal_parts_together_where_they_started(clients, plain):
+    free = plain("fedalt")
     tied, _, _ = run(clients, "fedalt", SequentialEngine, rounds=2, prior_v=15.0)
     start = run(clients, "fedalt", SequentialEngine, rounds=2, lr=1e-12)[0].store.get(0).state.v
     distances = [sum((engine.store.get(k).state.v - start).sq() for k in range(CLIENTS)) for engine in (free, tied)]
