@@ -75,6 +75,7 @@ def train(
     fraction: float | None = None,
     count: int | None = None,
     evaluate_every: int | None = None,
+    evaluate_clients: int | None = None,
     checkpoint_every: int | None = None,
     save_models: bool | None = None,
     stationarity: bool | None = None,
@@ -146,6 +147,7 @@ def train(
         fraction: Share of clients in a round.
         count: Number of clients in a round, instead of a share.
         evaluate_every: Rounds between evaluations; the first and last round are always evaluated.
+        evaluate_clients: How many clients are evaluated, the same in every round; all if not given.
         checkpoint_every: Rounds between checkpoints; 0 saves only when the run stops.
         save_models: Whether every client's model is written to ``out`` when the run is complete.
         stationarity: Whether to record how far FedAPM is from a stationary point.

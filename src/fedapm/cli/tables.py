@@ -47,6 +47,8 @@ def summary(rows: Sequence[SummaryRow]) -> Summary:
 def _table(rows: Sequence[SummaryRow], last: Sequence[Column], best: Sequence[Column], left_out: int) -> Table:
     notes = [_seeds(rows)]
     notes.append("* significantly better than every other")
+    some = {f"of {row.clients:,} of {row.population:,} clients" for row in rows if row.clients < row.population}
+    notes += sorted(some)
     kinds = {row.evaluated_on for row in rows}
     validated = kinds == {"validation"}
     reword = wording("validation" if validated else "test")

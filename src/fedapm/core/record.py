@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 Evaluation = dict[str, Any]
-"""One model's scores: for each metric mean, std, worst10 and clients, and under ``per_client`` every client's value."""
+"""One model's scores: for each metric mean, std, worst10 and clients, and under ``per_client`` the value of each client
+that is evaluated."""
 
 
 class Closing(TypedDict):
-    """The closing phase, in which every client continues its personal part after the last round."""
+    """The closing phase, in which the evaluated clients continue their personal part after the last round."""
 
     epochs: int
     bytes_down: int
-    """What all clients received for it: the last broadcast. It is not in the totals of the round."""
+    """What these clients received for it: the last broadcast. It is not in the totals of the round."""
     before: dict[str, Evaluation] | None
     """The scores before it; those of the record are the scores after it."""
 

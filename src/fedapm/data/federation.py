@@ -105,6 +105,11 @@ class Federation:
         return f"Federation({self.name}: {len(self)} clients, {samples} samples)"
 
     @property
+    def ids(self) -> list[str]:
+        """The ids of the clients, in order."""
+        return [client.id for client in self.clients]
+
+    @property
     def classes(self) -> int:
         """The number of classes over all clients, also those that are held out; 0 for regression."""
         everyone = (*self.clients, *self.unseen)
@@ -321,7 +326,7 @@ class Federation:
 
     def position(self, client: int | str) -> int:
         """The position of a client, given its id or its position."""
-        return client_position([c.id for c in self.clients], client)
+        return client_position(self.ids, client)
 
     @classmethod
     def from_arrays(

@@ -238,6 +238,7 @@ def problem(
         rounds=experiment.engine.rounds,
         device=device,
         protection=protection(experiment.privacy, experiment.solver),
+        evaluate_clients=experiment.engine.evaluate_clients,
     )
 
 
@@ -260,6 +261,7 @@ def plan(
     own = with_adapters(model, experiment.model) if model is not None else network(experiment, clients)
     run_problem = problem(experiment, clients, own, loss, experiment.engine.device, metrics)
     check_clients(run_problem)
+    _check_measures(experiment.engine, run_problem)
     if (masks := layer_of(experiment.method, Masked)) is not None:
         masks.check(schedule(experiment.engine).sampling.size(len(run_problem)))
     if model is not None:
@@ -276,6 +278,16 @@ def plan(
         experiment.engine.store,
         experiment.engine.stuck_after,
     )
+
+
+def _check_measures(engine: EngineSettings, run_problem: Problem) -> None:
+    """Refuse measures of all clients where only some of them are looked at."""
+    for name in ("stationarity", "theory"):
+        if getattr(engine, name) and len(run_problem.evaluated) < len(run_problem):
+            raise FedapmError(
+                f"engine.{name} takes a gradient of every client, but {len(run_problem.evaluated):,} of "
+                f"{len(run_problem):,} are evaluated; leave it out, or set engine.evaluate_clients to all of them."
+            )
 
 
 def remark_on_split(spec: RunSpec) -> RunSpec:

@@ -71,6 +71,11 @@ class LoadedResult(BaseResult):
         return [str(client["id"]) for client in self.info["clients"]]
 
     @property
+    def evaluated(self) -> list[str]:
+        """The ids of the clients that scores are of; a folder knows no others."""
+        return self.clients
+
+    @property
     def views(self) -> list[str]:
         """The names of the models that the method has for each client."""
         return [str(view) for view in self.info.get("views", ["model"])]
@@ -115,9 +120,9 @@ class LoadedResult(BaseResult):
             raise FedapmError(f"{self.folder} has no whole checkpoint, which would have its shared model.")
         state, trained = saved
         experiment = Experiment.from_tables({k: v for k, v in self.settings.items() if k != "data"})
-        unit = Weighting(experiment.engine.weights, experiment.engine.units).unit(len(self.clients))
+        unit = Weighting(experiment.engine.weights, experiment.engine.units).unit(self.run.population)
         sizes = [int(client["train"]) for client in self.info["clients"]]
-        batches = mean_batches(sizes, experiment.solver.batch_size)
+        batches = float(self.info.get("mean_batches", mean_batches(sizes, experiment.solver.batch_size)))
 
         def problem_for(federation: Federation) -> Problem:
             problem = build.problem(experiment, federation, self._network(), loss)

@@ -62,6 +62,11 @@ class BaseResult(ABC):
 
     @property
     @abstractmethod
+    def evaluated(self) -> list[str]:
+        """The ids of the clients that scores are of: all of them, or as many as ``engine.evaluate_clients`` says."""
+
+    @property
+    @abstractmethod
     def views(self) -> list[str]:
         """The names of the models that the method has for each client."""
 
@@ -114,7 +119,7 @@ class BaseResult(ABC):
 
     @property
     def per_client(self) -> pd.DataFrame:
-        """The last evaluation, one row a client."""
+        """The last evaluation, one row a client that was evaluated."""
         import pandas as pd
 
         evaluations = self._last_evaluations()
@@ -122,7 +127,7 @@ class BaseResult(ABC):
             raise FedapmError(f"{self._title()} has no evaluated round.")
         frames = []
         for view, scores in evaluations.items():
-            frame = pd.DataFrame(scores["per_client"], index=self.clients)
+            frame = pd.DataFrame(scores["per_client"], index=self.evaluated)
             frames.append(frame if len(evaluations) == 1 else frame.add_prefix(f"{view}."))
         return pd.concat(frames, axis=1).rename_axis("client")
 
@@ -252,12 +257,14 @@ class BaseResult(ABC):
 
     def _description(self, position: int, view: str) -> Description:
         scores = self._last_evaluations().get(view, {}).get("per_client", {})
+        client = self.clients[position]
+        row = self.evaluated.index(client) if client in self.evaluated else None
         return Description(
-            self.clients[position],
+            client,
             view,
             self.records[-1]["round"] if self.records else 0,
             self._info(),
-            {name: values[position] for name, values in scores.items()},
+            {name: values[row] for name, values in scores.items()} if row is not None else {},
             "validation" if self.settings.get("data", {}).get("validation") else "test",
             self.transform,
         )
@@ -295,7 +302,7 @@ class BaseResult(ABC):
         """
         from fedapm.experiments.pictures import draw_result
 
-        figure = draw_result(self._title(), self.history, self.records, self.clients)
+        figure = draw_result(self._title(), self.history, self.records, self.evaluated)
         if path is not None:
             figure.savefig(Path(path))
         return figure
@@ -335,7 +342,13 @@ class Result(BaseResult):
     @property
     def clients(self) -> list[str]:
         """The ids of the clients, in order."""
-        return [client.id for client in self.federation.clients]
+        return list(self.federation.ids)
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The ids of the clients that scores are of."""
+        ids = self.federation.ids
+        return [ids[position] for position in self.spec.problem.evaluated]
 
     @property
     def views(self) -> list[str]:
@@ -477,8 +490,9 @@ def write_spending(folder: Path, result: Result) -> None:
     if spec.problem.protection is None:
         return
     settings = PrivacySettings(**spec.settings["privacy"])
-    sizes = {client.id: len(client.train) for client in spec.problem.federation.clients}
-    steps = [engine.client_state(k).state.numbers[STEPS] for k in range(len(spec.problem))]
+    clients = [spec.problem.federation[k] for k in spec.problem.evaluated]
+    sizes = {client.id: len(client.train) for client in clients}
+    steps = [engine.client_state(k).state.numbers[STEPS] for k in spec.problem.evaluated]
     rows = SiteSpending(settings, spec.problem.solver.batch_size).rows(sizes, steps)
     write_json(folder / PRIVACY, {"round": result.state.round, "clients": rows})
 
@@ -491,9 +505,9 @@ def write_classes(folder: Path, result: Result) -> None:
 
 
 def write_models(folder: Path, result: Result) -> None:
-    """Every client's model as a safetensors state dict."""
+    """The models of the evaluated clients, each as a safetensors state dict."""
     views = result.views
-    for position, client in enumerate(result.clients):
+    for position, client in enumerate(result.evaluated):
         for view in views:
             path = folder / MODELS / model_file(position, view if len(views) > 1 else "")
             about = {"client": client, "method": result.spec.algorithm.name, "round": result.state.round}

@@ -214,6 +214,9 @@ class EngineSettings:
     """Number of clients in a round, instead of a share."""
     evaluate_every: PositiveInt = 1
     """Rounds between evaluations; the first and last round are always evaluated."""
+    evaluate_clients: PositiveInt | None = None
+    """How many clients are evaluated: the same in every round and for every method and seed. Of these are all scores,
+    the closing phase, the saved models and the list of clients in a run's files. All clients if not given."""
     checkpoint_every: NonNegativeInt = 10
     """Rounds between checkpoints; 0 saves only when the run stops."""
     save_models: bool = True

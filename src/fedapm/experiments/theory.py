@@ -113,6 +113,10 @@ def _spec_of(run: Run, data_root: Path | None) -> RunSpec:
         )
     root: Tables = {"data": {"root": str(data_root)}} if data_root is not None else {}
     spec = build.plan(Experiment.from_tables(merged(tables, root)))
+    if run.population > len(run.info["clients"]):
+        raise FedapmError(
+            f"{run.path} evaluated {len(run.info['clients']):,} of {run.population:,} clients; this takes all of them."
+        )
     clients = [(c.id, len(c.train)) for c in spec.problem.federation.clients]
     if clients != [(str(c["id"]), c["train"]) for c in run.info["clients"]]:
         raise FedapmError(f"{run.path} was trained on other clients than the data set has now.")

@@ -126,6 +126,8 @@ def deployment(*layers: Mapping[str, Any]) -> Deployment:
                 f'with upload.mask the server does not know what a client has sent, so {TABLE}.lost = "readmit" cannot '
                 "take it back; leave it out, and back up the clients' state folders."
             )
+    if experiment.engine.evaluate_clients is not None:
+        raise FedapmError("engine.evaluate_clients is for simulations; on Flower every client evaluates its own model.")
     for name in ("stationarity", "theory"):
         if getattr(experiment.engine, name):
             raise FedapmError(f"engine.{name} needs every client's state on the server; leave it out on Flower.")

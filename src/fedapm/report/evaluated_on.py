@@ -40,6 +40,23 @@ def wording(data: EvaluatedOn) -> Callable[[str], str]:
     return lambda text: re.sub(r"\b[Tt]est\b", lambda match: _VALIDATION[match[0]], text)
 
 
+def sample_sentence(runs: Sequence[Run]) -> str:
+    """That scores are of some of the clients; empty where they are of all."""
+    some = sorted({(len(run.info["clients"]), run.population) for run in runs})
+    if all(evaluated == population for evaluated, population in some):
+        return ""
+    which = " or ".join(f"{evaluated:,} of {population:,}" for evaluated, population in some)
+    return (
+        f"Scores are of {which} clients, the same in every round (engine.evaluate_clients). So are the closing phase, "
+        "the numbers by client and the saved models."
+    )
+
+
+def notices(runs: Sequence[Run]) -> str:
+    """What is to be known of all scores before any of them is read; empty where there is nothing."""
+    return " ".join(filter(None, (validation_sentence(runs), sample_sentence(runs))))
+
+
 def validation_sentence(runs: Sequence[Run]) -> str:
     """That no score here is a test score; empty where that is not so."""
     if evaluated_on(runs) != "validation":

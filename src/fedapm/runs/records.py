@@ -124,6 +124,11 @@ class Run:
         return int(self.info["seed"])
 
     @property
+    def population(self) -> int:
+        """How many clients there are; ``clients`` in its description are those that were evaluated."""
+        return int(self.info.get("population", len(self.info["clients"])))
+
+    @property
     def complete(self) -> bool:
         """Whether the run went through to its last round."""
         return self.info.get("status") == "complete"

@@ -80,6 +80,7 @@ class ClientInfo(TypedDict):
     train: NotRequired[Count]
     test: NotRequired[Count]
     classes: NotRequired[Count]
+    position: NotRequired[Count]
 
 
 class UnseenClient(TypedDict):
@@ -129,6 +130,8 @@ class RunInfo(TypedDict):
     seed: int
     status: str
     clients: list[ClientInfo]
+    population: NotRequired[Count]
+    mean_batches: NotRequired[float]
     label: NotRequired[str]
     views: NotRequired[list[str]]
     metrics: NotRequired[list[dict[str, Any]] | None]

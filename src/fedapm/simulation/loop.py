@@ -57,7 +57,7 @@ class Schedule:
     stationarity: bool = False
     theory: bool = False
     closing_epochs: int = 0
-    """Epochs of the closing phase, in which every client continues its personal part after the last round."""
+    """Epochs of the closing phase, in which the evaluated clients continue their personal part after the last round."""
 
     def evaluates(self, round: int) -> bool:
         """Whether models are evaluated after a round; the first and the last always are."""
@@ -250,10 +250,10 @@ class Loop:
         self._record = record
 
     def _close(self, state: RunState) -> None:
-        """The closing phase: the personal part of every client again, at the last round's shared model."""
+        """The closing phase: the personal part of the evaluated clients again, at the last round's shared model."""
         began = time.perf_counter()
         broadcast, epochs = self.algorithm.broadcast(state.server), self.schedule.closing_epochs
-        clients = len(self.problem)
+        clients = len(self.problem.evaluated)
         logger.info("closing phase: %d clients continue their personal part for %d epoch(s)", clients, epochs)
         self.engine.personalize(state.round, broadcast, epochs)
         closing: Closing = {

@@ -29,6 +29,7 @@ from fedapm.core.vec import Vec
 from fedapm.data.clients import ClientData
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
+from fedapm.simulation.sampling import evaluated_clients
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +92,11 @@ class Problem:
         rounds: int = 1,
         device: str | torch.device = "cpu",
         protection: Protection | None = None,
+        evaluate_clients: int | None = None,
     ) -> None:
         self.protection = protection
+        self.evaluated = evaluated_clients(len(federation), evaluate_clients)
+        """The positions of the clients that evaluations, the closing phase and a run's files are about."""
         self.federation, self.model, self.rule = federation, model, rule or SplitRule()
         self.adapt = adapt or (lambda network, split: (network, split))
         self.solver, self.seed, self.rounds = solver or SGDConfig(), seed, rounds

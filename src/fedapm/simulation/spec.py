@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ class RunSpec:
     def info(self) -> dict[str, Any]:
         """What run.json says."""
         network, transform = self.problem.network(0), self.problem.federation.transform
-        personal = [self.problem.start(k).v0.numel for k in range(len(self.problem))]
+        problem = self.problem
+        personal = [problem.start(k).v0.numel for k in (range(len(problem)) if problem.per_client else range(1))]
         return {
             "fedapm": __version__,
             "method": self.algorithm.name,
@@ -74,10 +76,8 @@ class RunSpec:
             "input_types": [str(t.dtype).removeprefix("torch.") for t in self.problem.federation[0].train.inputs],
             "transform": transform.describe() if transform is not None else None,
             "model": type(network.module).__name__,
-            "clients": [
-                {"id": c.id, "train": len(c.train), "test": len(c.test), "classes": c.classes}
-                for c in self.problem.federation.clients
-            ],
+            **self._population(),
+            "clients": self._clients,
             "parameters": {
                 "shared": self.problem.u0.numel,
                 "personal": personal if len(set(personal)) > 1 else personal[:1],
@@ -94,6 +94,22 @@ class RunSpec:
                 "platform": platform.system(),
             },
         }
+
+    @cached_property
+    def _clients(self) -> list[dict[str, Any]]:
+        """The clients that scores are of."""
+        rows = []
+        for position in self.problem.evaluated:
+            client = self.problem.federation[position]
+            rows.append({"id": client.id, "train": len(client.train), "test": len(client.test)})
+            rows[-1] |= {"classes": client.classes, **({"position": position} if self._population() else {})}
+        return rows
+
+    def _population(self) -> dict[str, Any]:
+        """Where only some of the clients are evaluated: how many there are, and the mean of all in batches."""
+        if len(self.problem.evaluated) == len(self.problem):
+            return {}
+        return {"population": len(self.problem), "mean_batches": self.problem.mean_batches}
 
 
 CallbackFactory = Callable[[RunSpec, Path | None, int], Callback]

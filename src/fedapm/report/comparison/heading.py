@@ -22,12 +22,14 @@ def facts(groups: Sequence[Group]) -> list[str]:
     """The line under the title."""
     runs = [run for group in groups for run in group.every_run]
     data = _data(runs)
-    clients = [len(run.info["clients"]) for run in runs]
+    clients = [run.population for run in runs]
+    evaluated = [len(run.info["clients"]) for run in runs]
+    of_them = f", {value_range(evaluated)} of them evaluated" if evaluated != clients else ""
     rounds = [run.info["rounds"] for run in runs if isinstance(run.info.get("rounds"), int)]
     seeds = sorted({run.seed for run in runs})
     return [
         *([f"data set {listed(data)}"] if data else []),
-        f"{value_range(clients)} {plural('client', max(clients))}",
+        f"{value_range(clients)} {plural('client', max(clients))}{of_them}",
         *([f"{value_range(rounds)} {plural('round', max(rounds))}"] if rounds else []),
         f"{plural('seed', seeds)} {_seeds(seeds)}",
         f"{plural('method', groups)} {listed((group.label for group in groups), 20)}",

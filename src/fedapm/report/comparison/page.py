@@ -21,7 +21,7 @@ from fedapm.report.comparison.sections import (
     unseen,
     warnings,
 )
-from fedapm.report.evaluated_on import validation_sentence
+from fedapm.report.evaluated_on import notices
 from fedapm.report.page import Page, Section
 from fedapm.report.results import Results
 from fedapm.runs.records import Run
@@ -38,7 +38,7 @@ def render(runs: Sequence[Run], levels: Mapping[str, float] | None = None) -> st
     return Page(
         title=heading.title(results.groups),
         facts=heading.facts(results.groups),
-        notice=validation_sentence(results.runs),
+        notice=notices(results.runs),
         headline=headline_sentences(results),
         sections=_sections(results, levels or {}),
         warnings=warnings.problems(results),

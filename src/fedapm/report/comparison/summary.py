@@ -29,6 +29,9 @@ class SummaryRow:
     complete: bool
     """Whether every run of the method finished; if not, the row is never marked as best."""
     clients: int
+    """How many clients were evaluated."""
+    population: int
+    """How many there are."""
     auc_clients: tuple[int, ...]
     """How many clients have an AUC, for each seed."""
     evaluated_on: EvaluatedOn
@@ -61,6 +64,7 @@ class SummaryRow:
             "complete": self.complete,
             "judged_by": self.evaluated_on,
             "clients": self.clients,
+            "population": self.population,
             "auc_clients": list(self.auc_clients),
         } | cells
 
@@ -125,6 +129,7 @@ def _row(series: Series, metrics: Sequence[MetricInfo]) -> SummaryRow:
         seeds=tuple(last),
         complete=series.group.complete,
         clients=max(len(run.info["clients"]) for run in runs),
+        population=max(run.population for run in runs),
         auc_clients=tuple(int(n) for e in last.values() if (n := score(e, AUC.name, "clients")) is not None),
         evaluated_on=evaluated_on(runs),
         columns=columns,

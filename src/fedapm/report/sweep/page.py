@@ -6,7 +6,7 @@ from typing import Any
 
 from fedapm.report.comparison import heading
 from fedapm.report.comparison.sections import settings, warnings
-from fedapm.report.evaluated_on import validation_sentence
+from fedapm.report.evaluated_on import notices
 from fedapm.report.numbers import listed
 from fedapm.report.page import Page, Section
 from fedapm.report.results import Results
@@ -28,7 +28,7 @@ def render_sweep(sweep: Sweep) -> str:
         title=f"Sweep over {listed(sweep.axes)}",
         facts=heading.facts(results.groups),
         axes={name: [written(value) for value in values] for name, values in sweep.axes.items()},
-        notice=validation_sentence(results.runs),
+        notice=notices(results.runs),
         headline=sweep_sentences(sweep, results.main),
         sections=_sections(sweep, results, problems),
         warnings=problems,

@@ -95,7 +95,7 @@ class Engine(ABC):
 
     @abstractmethod
     def evaluate(self, broadcast: State, view: str) -> Sequence[dict[str, Score]]:
-        """Every client's scores on its own data, in the order of clients.
+        """The scores of the evaluated clients (``Problem.evaluated``), each on its own data, in their order.
 
         Args:
             broadcast: What a client would receive now.
@@ -104,7 +104,7 @@ class Engine(ABC):
 
     @abstractmethod
     def personalize(self, round: int, broadcast: State, epochs: int) -> None:
-        """Let every client continue its personal part at the fixed shared model; nothing is sent.
+        """Let the evaluated clients continue their personal part at the fixed shared model; nothing is sent.
 
         From now on evaluations and models are those after it. What rounds and checkpoints start from does not change.
 
@@ -179,6 +179,8 @@ class LocalEngine(Engine):
         self.personalized: Store | None = None
         """The clients' states after the closing phase, once there was one; no round starts from them."""
         self._kind: StoreKind = "auto"
+        everybody = len(problem.evaluated) == len(problem)
+        self._evaluated: Collection[int] = problem.evaluated if everybody else frozenset(problem.evaluated)
         self._last: DriftingResult | None = None
 
     def open_store(self, kind: StoreKind, folder: Path | None) -> None:
@@ -187,11 +189,11 @@ class LocalEngine(Engine):
 
     def client_state(self, client: int) -> ClientState:
         """What a client keeps, by its position; after the closing phase with the personal part that it gave."""
-        return self.models.get(client)
+        return (self.models if client in self._evaluated else self.store).get(client)
 
     @property
     def models(self) -> Store:
-        """The states that evaluations and models are made of."""
+        """The states of the evaluated clients, of which evaluations are made."""
         return self.personalized if self.personalized is not None else self.store
 
     def _new_store(self, kind: StoreKind, folder: Path | None) -> Store:
@@ -208,10 +210,10 @@ class LocalEngine(Engine):
         """The local work of the selected clients."""
 
     def personalize(self, round: int, broadcast: State, epochs: int) -> None:
-        """Let every client continue its personal part; one whose numbers do not stay finite keeps what it had."""
-        store, population = self._new_store(self._kind, None), len(self.problem)
-        for start in range(0, population, AT_ONCE):
-            self._personalize(round, range(start, min(start + AT_ONCE, population)), broadcast, epochs, store)
+        """Let the evaluated clients continue their personal part; who does not stay finite keeps what it had."""
+        store, clients = self._new_store(self._kind, None), self.problem.evaluated
+        for start in range(0, len(clients), AT_ONCE):
+            self._personalize(round, clients[start : start + AT_ONCE], broadcast, epochs, store)
         self.personalized = store
 
     @abstractmethod

@@ -15,7 +15,7 @@ Counts = list[list[int]]
 
 
 def class_counts(engine: LocalEngine, server: State, round: int) -> dict[str, Any] | None:
-    """What classes.json says: for every model of every client, how often each class was taken for each.
+    """What classes.json says: for every model of every evaluated client, how often each class was taken for each.
 
     Args:
         engine: The engine of the run, after its last round.
@@ -32,7 +32,7 @@ def class_counts(engine: LocalEngine, server: State, round: int) -> dict[str, An
     views: dict[str, list[Counts]] = {}
     for view in algorithm.views:
         clients = []
-        for client in range(len(problem)):
+        for client in problem.evaluated:
             load_model(problem, algorithm, client, engine.client_state(client), broadcast, view)
             test = problem.samples(client, "test")
             clients.append(

@@ -28,10 +28,10 @@ class SequentialEngine(LocalEngine):
         return ClientResults(self.store, results, self.algorithm)
 
     def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
-        """Every client's scores on its own data."""
+        """The scores of the evaluated clients, each on its own data."""
         return [
             evaluate_client(self.problem, self.algorithm, client, self.models.get(client), broadcast, view)
-            for client in range(len(self.problem))
+            for client in self.problem.evaluated
         ]
 
     def _personalize(self, round: int, clients: Sequence[int], broadcast: State, epochs: int, into: Store) -> None:

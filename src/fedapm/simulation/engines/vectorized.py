@@ -80,15 +80,17 @@ class VectorizedEngine(SequentialEngine):
         return super()._personalize(round, clients, broadcast, epochs, into)
 
     def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
-        """Every client's scores on its own data."""
-        clients = range(len(self.problem))
+        """The scores of the evaluated clients, each on its own data."""
+        clients = self.problem.evaluated
         if self._evaluates_batched is not False and can_evaluate(self.problem, self._network, clients):
             try:
                 scores = self._evaluate_batched(clients, broadcast, view)
             except Exception:  # whatever a method or a network does not take; alone it fails again, or works
                 self._evaluates_batched = False
             else:
-                self._evaluates_batched = self._evaluates_batched or self._agrees(0, broadcast, view, scores[0])
+                self._evaluates_batched = self._evaluates_batched or self._agrees(
+                    clients[0], broadcast, view, scores[0]
+                )
                 if self._evaluates_batched:
                     return scores
         return super().evaluate(broadcast, view)

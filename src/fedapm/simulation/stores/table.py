@@ -12,11 +12,15 @@ from fedapm.core.batched import BatchedVec, PerClient
 from fedapm.core.vec import Vec
 from fedapm.simulation.stores.base import ClientState, InitClient, Store, Undo
 
+FEWEST = 1024
+"""Rows that there is room for from the start."""
+
 
 class TableStore(Store):
     """Everything in memory, one row a client, for clients whose memories look alike.
 
-    Rows are pages of a zeroed allocation until they are written, so a client that never takes part costs nothing.
+    A client has a row from the first time it takes part. There is room for as many rows as there have been, doubled
+    when it is full, so a client that never takes part costs nothing but its entry in the list of rows.
     """
 
     def __init__(self, init: InitClient, population: int) -> None:
@@ -24,6 +28,9 @@ class TableStore(Store):
         self._population = population
         self._columns: dict[tuple[str, str], Tensor] = {}
         self._touched = torch.zeros(population, dtype=torch.bool)
+        self._row = torch.full((population,), -1)
+        """Where each client's row is; it stays there when a commit is taken back."""
+        self._used = self._room = 0
         self._template: ClientState | None = None
 
     def get(self, client: int) -> ClientState:
@@ -32,23 +39,25 @@ class TableStore(Store):
             return self._init(client)
         state, buffers = self._layout()
 
+        row = int(self._row[client])
+
         def vector(field: str, like: Vec) -> Vec:
-            return Vec({n: self._columns[field, n][client].clone() for n in like})
+            return Vec({n: self._columns[field, n][row].clone() for n in like})
 
         fields: dict[str, Value] = {
-            field: vector(f"state.{field}", value)
-            if isinstance(value, Vec)
-            else float(self._columns[field, ""][client])
+            field: vector(f"state.{field}", value) if isinstance(value, Vec) else float(self._columns[field, ""][row])
             for field, value in state.items()
         }
         return ClientState(State(**fields), vector("buffers", buffers))
 
     def commit(self, updates: Mapping[int, ClientState]) -> None:
         """Replace the memories of some clients."""
+        if not updates:
+            return
+        self._make_room(torch.tensor([*updates]), next(iter(updates.values())))
         for client, client_state in updates.items():
-            self._allocate(client_state)
             for key, value in _flat(client_state):
-                self._columns[key][client] = value
+                self._columns[key][self._row[client]] = value
             self._touched[client] = True
 
     def touched(self) -> Iterator[tuple[int, ClientState]]:
@@ -85,23 +94,25 @@ class TableStore(Store):
 
     def _write(self, clients: Sequence[int], state: State) -> None:
         index = torch.tensor(clients)
-        self._allocate(self._sample())
+        self._make_room(index, self._sample())
+        rows = self._row[index]
         for field, value in state.items():
             if isinstance(value, Vec):
                 for name, tensor in value.items():
-                    self._columns[f"state.{field}", name][index.to(tensor.device)] = tensor
+                    self._columns[f"state.{field}", name][rows.to(tensor.device)] = tensor
             else:
                 numbers = (
                     value.values if isinstance(value, PerClient) else torch.tensor(float(value), dtype=torch.float64)
                 )
-                self._columns[field, ""][index] = numbers.cpu()
+                self._columns[field, ""][rows] = numbers.cpu()
         self._touched[index] = True
 
     def _rows(self, key: tuple[str, str], start: Tensor, index: Tensor, fresh: Tensor) -> Tensor:
         if key not in self._columns:
             return start.expand(len(index), *start.shape)
         column = self._columns[key]
-        rows = column.index_select(0, index.to(column.device))
+        # whoever has no row reads the first one, which its start then replaces
+        rows = column.index_select(0, self._row[index].clamp(min=0).to(column.device))
         if bool(fresh.any()):
             rows[fresh.to(column.device)] = start
         return rows
@@ -115,11 +126,19 @@ class TableStore(Store):
         client_state = self._sample()
         return client_state.state, client_state.buffers
 
-    def _allocate(self, client_state: ClientState) -> None:
-        if self._columns:
+    def _make_room(self, clients: Tensor, like: ClientState) -> None:
+        """Give each of these clients a row."""
+        new = clients[self._row[clients] < 0]
+        self._row[new] = torch.arange(self._used, self._used + len(new))
+        self._used += len(new)
+        if self._used <= self._room:
             return
-        for key, value in _flat(client_state):
-            self._columns[key] = torch.zeros(self._population, *value.shape, dtype=value.dtype, device=value.device)
+        self._room = min(max(2 * self._used, FEWEST), self._population)
+        for key, value in _flat(like):
+            room = torch.zeros(self._room, *value.shape, dtype=value.dtype, device=value.device)
+            if key in self._columns:
+                room[: len(self._columns[key])] = self._columns[key]
+            self._columns[key] = room
 
 
 def _flat(client_state: ClientState) -> Iterator[tuple[tuple[str, str], Tensor]]:

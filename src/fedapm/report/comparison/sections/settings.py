@@ -26,6 +26,7 @@ def section(results: Results, sweep: bool = False) -> Section:
         "sizes": [(results.reword(title), *cells) for title, *cells in _client_sizes(results.runs)],
         "versions": _versions(results.every_run),
         "configured": [group for group in results.groups if group.every_run[0].config.strip()],
+        "sampled": any(run.population > len(run.info["clients"]) for run in results.runs),
         "sweep": sweep,
         "shown": without_places,
     }

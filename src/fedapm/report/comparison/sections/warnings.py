@@ -45,9 +45,9 @@ def dropped_clients(groups: Sequence[Group]) -> list[str]:
         for run in group.every_run:
             rows = [row for row in run.rounds if row.get("dropped")]
             if rows:
-                ids = [str(client.get("id", i)) for i, client in enumerate(run.info["clients"])]
+                ids = {c.get("position", i): str(c.get("id", i)) for i, c in enumerate(run.info["clients"])}
                 who = sorted({position for row in rows for position in row["dropped"]})
-                names = [f"“{ids[i]}”" if i < len(ids) else f"no. {i}" for i in who]
+                names = [f"“{ids[i]}”" if i in ids else f"no. {i}" for i in who]
                 count = sum(len(row["dropped"]) for row in rows)
                 when = [row["round"] for row in rows]
                 sentences.append(
