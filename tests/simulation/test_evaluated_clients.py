@@ -9,7 +9,7 @@ from fedapm import load, train
 from fedapm.core.algorithm import State
 from fedapm.core.vec import Vec
 from fedapm.report import write_report
-from fedapm.simulation.sampling import evaluated_clients
+from fedapm.simulation.problem import evaluated_clients
 from fedapm.simulation.stores.base import ClientState
 from fedapm.simulation.stores.table import FEWEST, TableStore
 from tests.helpers.unit import blob_clients, refused, two_layers

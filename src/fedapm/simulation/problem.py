@@ -29,7 +29,6 @@ from fedapm.core.vec import Vec
 from fedapm.data.clients import ClientData
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
-from fedapm.simulation.sampling import evaluated_clients
 
 logger = logging.getLogger(__name__)
 
@@ -247,6 +246,19 @@ class Problem:
             network = self.network(position)
             shapes = {n: t.shape for n, t in network.read(network.split.shared).items()}
             check_same_shared(reference, shapes, client.id)
+
+
+def evaluated_clients(m: int, count: int | None) -> Sequence[int]:
+    """Which of m clients are evaluated, in increasing order: all, or some that are the same in all runs.
+
+    Args:
+        m: The number of clients.
+        count: How many are evaluated; all if None.
+    """
+    if count is None or count >= m:
+        return range(m)
+    # the same for every method, seed and round, so that scores are of the same clients
+    return sorted(random.numpy_generator(0, "evaluated clients", m).choice(m, size=count, replace=False).tolist())
 
 
 def as_network_takes(federation: Federation, module: nn.Module, device: torch.device) -> Federation:

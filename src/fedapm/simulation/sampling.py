@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedapm.core.random import numpy_generator
@@ -31,19 +30,6 @@ class Sampling:
         """The clients of a round, in increasing order."""
         stream = numpy_generator(seed, "clients", round)
         return sorted(int(k) for k in stream.choice(m, size=self.size(m), replace=False))
-
-
-def evaluated_clients(m: int, count: int | None) -> Sequence[int]:
-    """Which of m clients are evaluated, in increasing order: all, or some that are the same in all runs.
-
-    Args:
-        m: The number of clients.
-        count: How many are evaluated; all if None.
-    """
-    if count is None or count >= m:
-        return range(m)
-    # the same for every method, seed and round, so that scores are of the same clients
-    return sorted(numpy_generator(0, "evaluated clients", m).choice(m, size=count, replace=False).tolist())
 
 
 @dataclass(frozen=True)
