@@ -25,6 +25,8 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="also make what FILE says was made on this code")
     parser.add_argument("--list", action="store_true", help="name the attacks and end")
     asked = parser.parse_args()
+    # on networks as small as these a second thread only waits
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     chosen = [one for one in all_attacks() if not asked.only or any(part in one.name for part in asked.only)]
     if asked.list or not chosen:
         print("\n".join(one.name for one in all_attacks()))

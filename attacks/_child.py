@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import gc
 import hashlib
 import os
+import re
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +64,10 @@ def prepare() -> None:
     import torch
 
     torch.set_num_threads(1)
+    import alembic.util
     import optuna
     import sklearn.datasets  # noqa: F401
+    import typer
 
     from fedapm import report
     from fedapm.cli import app, session  # noqa: F401
@@ -89,6 +95,27 @@ def prepare() -> None:
         return kept[key]
 
     build.federation = federation
+    # typer makes all commands anew each time, and alembic compiles all that a database has ever looked like
+    typer.main.get_command = cache(typer.main.get_command)
+    alembic.util.load_python_file = cache(alembic.util.load_python_file)
+
+
+def warm(body: Callable[[], None], said: Path) -> None:
+    """Run a body in this process, so that children find imported, compiled and loaded what it needs.
+
+    Args:
+        body: A command that works.
+        said: A file for what it prints.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    with said.open("w") as file, redirect_stdout(file), redirect_stderr(file), suppress(SystemExit):
+        body()
+    signal.signal(signal.SIGINT, before)
+    if threading.active_count() > 1:
+        raise RuntimeError(f"a command left threads behind: {threading.enumerate()}.")
+    # otherwise each child goes through all of it whenever it collects garbage, and copies it
+    gc.collect()
+    gc.freeze()
 
 
 def start(body: Callable[[], None], said: Path) -> int:
@@ -174,6 +201,31 @@ def _without_times(path: Path) -> bytes:
     with path.open(newline="", encoding="utf-8") as file:
         rows = [{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(file)]
     return repr(rows).encode()
+
+
+TEMPORARY = re.compile(r"\.[a-z0-9_]{8}\.tmp$")
+"""The end of a temporary file's name, which is drawn."""
+NUMBER = re.compile(rb"\d+(\.\d+)?(e-?\d+)?")
+
+
+def left_behind(folder: Path) -> str:
+    """A digest of everything a command left in a folder and beside it: names, and what is in the files.
+
+    Two folders with the same digest differ in nothing but in times, in process numbers and in the names that temporary
+    files were drawn, so whatever goes on in one of them would go on in the other in the same way.
+
+    Args:
+        folder: The command's folder.
+    """
+    total = hashlib.sha256()
+    for path in sorted([*folder.rglob("*"), *folder.parent.glob(f".{folder.name}*")]):
+        name = TEMPORARY.sub(".tmp", path.relative_to(folder.parent).as_posix())
+        content = path.read_bytes() if path.is_file() else b"/"
+        if any(part in NOT_COMPARED for part in (path.name, name.rpartition("/")[2].strip(".").removesuffix(".tmp"))):
+            # how many numbers there are, but not which
+            content = NUMBER.sub(b"0", content)
+        total.update(f"{name}\0{len(content)}\0".encode() + content)
+    return total.hexdigest()
 
 
 def judged(last: Ended, found: dict[str, str], expected: dict[str, str]) -> tuple[Outcome, str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attacks._child import judged, picture, prepare, run, workshop
+from attacks._child import judged, left_behind, picture, prepare, run, warm, workshop
 from attacks._commands import COMMANDS, Attacked
 from attacks.registry import attack
 from attacks.tally import Outcome, Tally
@@ -160,14 +160,16 @@ def crash(attacked: Attacked, tally: Tally, quick: bool) -> None:
     with workshop("crash") as base:
         said = base / "said"
         out = base / "out"
+        warm(attacked.begin(base / "warm"), said)
         ended = run(attacked.begin(out), said)
         if ended.code:
             raise RuntimeError(f"{attacked.name} does not work at all: {ended.said}")
         expected = picture(out)
         points = _count(attacked, base)
+        known: dict[str, tuple[Outcome, str]] = {}
         for number, failure in enumerate(FAILURES):
             for at in range(1 + (7 * number) % MANY if quick else 1, points + 1, MANY if quick else 1):
-                tally.add(*_try(attacked, base, at, failure, expected))
+                tally.add(*_try(attacked, base, at, failure, expected, known))
 
 
 def _count(attacked: Attacked, base: Path) -> int:
@@ -176,7 +178,24 @@ def _count(attacked: Attacked, base: Path) -> int:
     return int((base / "count").read_text())
 
 
-def _try(attacked: Attacked, base: Path, at: int, failure: str, expected: dict[str, str]) -> tuple[Outcome, str]:
+def _try(
+    attacked: Attacked,
+    base: Path,
+    at: int,
+    failure: str,
+    expected: dict[str, str],
+    known: dict[str, tuple[Outcome, str]],
+) -> tuple[Outcome, str]:
+    """Fail at one operation and go on.
+
+    Args:
+        attacked: The command.
+        base: Where to run it.
+        at: The operation.
+        failure: How it fails.
+        expected: The end of a command that nothing happened to.
+        known: What became of every folder that was left behind; equal ones are continued once.
+    """
     _clean(base)
     said = base / "said"
     where = f"{attacked.name}, {failure} at operation {at}"
@@ -185,8 +204,11 @@ def _try(attacked: Attacked, base: Path, at: int, failure: str, expected: dict[s
         return Outcome.HANG, where
     if not first.clean:
         return Outcome.TRACEBACK, f"{where}: exit {first.code}: {(first.said.strip().splitlines() or ['no word'])[-1]}"
-    last = run(attacked.resume(base / "out"), said)
-    outcome, what = judged(last, picture(base / "out"), expected)
+    left = left_behind(base / "out")
+    if left not in known:
+        last = run(attacked.resume(base / "out"), said)
+        known[left] = judged(last, picture(base / "out"), expected)
+    outcome, what = known[left]
     return outcome, f"{where}: {what}"
 
 

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from attacks._child import TIMEOUT, Ended, finish, judged, picture, prepare, run, start, workshop
+from attacks._child import TIMEOUT, Ended, finish, judged, picture, prepare, run, start, warm, workshop
 from attacks._commands import COMMANDS, ONE_FILE, TINY, Attacked
 from attacks.registry import attack
 from attacks.tally import Outcome, Tally
@@ -38,14 +38,12 @@ def kill(attacked: Attacked, tally: Tally, quick: bool) -> None:
     prepare()
     luck = random.Random(f"kills of {attacked.name}")
     with workshop("kills") as base:
-        for _ in range(2):
-            # the first time is slower
-            began = time.perf_counter()
-            ended = run(attacked.begin(base / "out"), base / "said")
-            if ended.code:
-                raise RuntimeError(f"{attacked.name} does not work at all: {ended.said}")
-            seconds, expected = time.perf_counter() - began, picture(base / "out")
-            shutil.rmtree(base / "out")
+        warm(attacked.begin(base / "warm"), base / "said")
+        began = time.perf_counter()
+        ended = run(attacked.begin(base / "out"), base / "said")
+        if ended.code:
+            raise RuntimeError(f"{attacked.name} does not work at all: {ended.said}")
+        seconds, expected = time.perf_counter() - began, picture(base / "out")
         wanted = 3 if quick else KILLS[attacked.name]
         for course in range(3 * wanted):
             if tally.tried >= wanted:
@@ -63,8 +61,8 @@ def _once(
     most: int,
     expected: dict[str, str],
     tally: Tally,
-) -> int:
-    """One command from beginning to end with some kills between; how many there were."""
+) -> None:
+    """One command from beginning to end with some kills between."""
     said = out.with_name(f"{out.name}.said")
     kills: list[str] = []
     body = attacked.begin(out)

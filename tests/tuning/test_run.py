@@ -121,6 +121,14 @@ def test_the_same_search_again_only_reads(done: Tuned) -> None:
     assert {p: p.stat().st_mtime_ns for p in done.folder.glob("trials/**/*")} == before
 
 
+def test_checkpoints_that_a_kill_left_in_a_finished_trial_are_removed(done: Tuned) -> None:
+    left = done.folder / "trials" / "local" / "0" / "seed-0" / "checkpoints"
+    left.mkdir()
+    (left / "round-000000.safetensors").touch()
+    assert search(done.folder) == done
+    assert not left.exists()
+
+
 @pytest.mark.parametrize(
     ("layer", "options", "methods", "mentions"),
     [

@@ -65,6 +65,10 @@ class Search:
 
     def run(self) -> None:
         """Run the remaining trials."""
+        # a search that was killed may have recorded the end of a trial and no more
+        for study in self.studies:
+            for number in study.finished:
+                _drop_checkpoints(self._folder(study, number))
         try:
             # workers before the display, which has a thread that a fork would not inherit
             with self.pool, self.display:
@@ -80,17 +84,23 @@ class Search:
             trial = study.next_trial()
             if trial is not None:
                 number, settings = trial
-                folder = self.out / TRIALS / study.search.name / str(number)
-                return Job(study, number, folder, settings, self.options)
+                return Job(study, number, self._folder(study, number), settings, self.options)
         return None
 
     def _handle(self, job: Job, message: dict[str, Any]) -> dict[str, Any] | None:
         if "step" in message:
             return {"stop": job.study.report(job.number, message["step"], message["value"])}
         job.study.finish(job.number, Outcome(message["status"], tuple(message["scores"])))
-        # checkpoints are large, and a finished trial is never resumed
-        for folder in job.folder.glob(f"*/{CHECKPOINTS}"):
-            rmtree(folder, ignore_errors=True)
+        _drop_checkpoints(job.folder)
         rows = job.study.rows()
         self.display.update(job.study.search, rows, next(row for row in rows if row.number == job.number))
         return None
+
+    def _folder(self, study: Study, number: int) -> Path:
+        return self.out / TRIALS / study.search.name / str(number)
+
+
+def _drop_checkpoints(trial: Path) -> None:
+    """Remove the checkpoints of a finished trial: they are large, and it is never resumed."""
+    for folder in trial.glob(f"*/{CHECKPOINTS}"):
+        rmtree(folder, ignore_errors=True)

@@ -100,9 +100,14 @@ class Study:
         return len(self._active)
 
     @property
+    def finished(self) -> list[int]:
+        """The numbers of the trials that have ended."""
+        return [t.number for t in self._trials() if t.state.is_finished()]
+
+    @property
     def remaining(self) -> int:
         """How many trials are not finished or not begun."""
-        return self.search.budget - sum(bool(t.state.is_finished()) for t in self._trials())
+        return self.search.budget - len(self.finished)
 
     @property
     def started(self) -> int:
