@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from fedapm.errors import FedapmError
 from fedapm.experiments import paper
 from fedapm.runs.records import find_runs
 from tests.helpers.cli import assert_refused, fedapm
+from tests.helpers.forked import program
 
 STEPS = ("tune", "compare", "rho", "fraction")
 SETTINGS = ["data.clients=4", "solver.batch_size=200", "solver.epochs=1", "engine.evaluate_every=2"]
@@ -24,7 +22,7 @@ SIZE = ["--methods", "fedapm,local", "--seeds", "0,1", "--rounds", "3", "--trial
 
 def command(out: Path, *more: str) -> list[str]:
     sets = [part for setting in SETTINGS for part in ("--set", setting)]
-    return [sys.executable, "-m", "fedapm", "paper", "--data", "digits", *SIZE, *sets, "--out", str(out), *more]
+    return ["paper", "--data", "digits", *SIZE, *sets, "--out", str(out), *more]
 
 
 def results(folder: Path) -> dict[str, bytes]:
@@ -37,18 +35,12 @@ def results(folder: Path) -> dict[str, bytes]:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything, killed once while it compares and started again."""
     out = tmp_path_factory.mktemp("paper") / "out"
-    first = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 120
-    while not list((out / "compare").rglob("rounds.jsonl")):
-        assert first.poll() is None, "it ended before it compared"
-        assert time.monotonic() < end, "it never compared"
-        time.sleep(0.01)
-    first.kill()
-    first.wait()
+    first = program(*command(out), said=out.with_name("said"))
+    first.until(lambda: list((out / "compare").rglob("rounds.jsonl"))).end()
     assert not (out / "report.html").exists()
-    again = subprocess.run(command(out), capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stderr
-    assert f"Report: {out / 'report.html'}" in again.stdout
+    again = fedapm(*command(out))
+    assert again.code == 0, again.err
+    assert f"Report: {out / 'report.html'}" in again.out.replace("\n", "")
     return out
 
 
@@ -89,14 +81,14 @@ def test_the_first_page_shows_both_sweeps(done: Path) -> None:
 
 def test_started_again_it_finds_everything_done(done: Path) -> None:
     before = results(done)
-    again = fedapm(*command(done)[3:])
+    again = fedapm(*command(done))
     assert again.code == 0, again.err
     assert results(done) == before
 
 
 def test_other_arguments_into_the_same_folder_are_refused(done: Path) -> None:
     for more, named in ((["--trials", "3"], "scale"), (["--set", "solver.lr=0.3"], "settings")):
-        assert_refused(fedapm(*command(done, *more)[3:]), f"was begun with other {named}")
+        assert_refused(fedapm(*command(done, *more)), f"was begun with other {named}")
 
 
 def test_a_mistake_is_refused_before_anything_is_left_behind(tmp_path: Path) -> None:
@@ -106,7 +98,7 @@ def test_a_mistake_is_refused_before_anything_is_left_behind(tmp_path: Path) -> 
         (["--methods", "fedavgg"], "fedavgg"),
         (["--seeds", "one"], "whole numbers"),
     ):
-        assert_refused(fedapm(*command(tmp_path / "out", *more)[3:]), named)
+        assert_refused(fedapm(*command(tmp_path / "out", *more)), named)
     assert list(tmp_path.iterdir()) == []
 
 

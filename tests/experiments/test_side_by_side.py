@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from fedapm.experiments import compare
 from fedapm.experiments.compare import About, plans
 from fedapm.runs.records import find_runs
 from tests.helpers.cli import assert_refused, fedapm
+from tests.helpers.forked import Forked
 
 TINY = {
     "data": {"clients": 4},
@@ -52,21 +50,13 @@ def test_a_run_that_diverges_stops_no_other(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_killed_in_the_middle_it_goes_on_to_the_same_records(straight: Path, tmp_path: Path) -> None:
-    out, script = tmp_path / "out", tmp_path / "compare.py"
-    script.write_text(
-        "from pathlib import Path\n"
-        "from fedapm.experiments.compare import plans, run_all\n"
-        f"run_all(plans({METHODS}, {SEEDS}, {TINY}), Path({str(out)!r}), workers=2, progress=False)\n"
-    )
-    first = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 60
-    while not list(out.rglob("rounds.jsonl")):
-        assert first.poll() is None, "it ended before it began"
-        assert time.monotonic() < end, "it never began"
-        time.sleep(0.005)
-    first.kill()
-    first.wait()
-    compare.run_all(plans(METHODS, SEEDS, TINY), out, progress=False, workers=2)
+    out = tmp_path / "out"
+
+    def work() -> None:
+        compare.run_all(plans(METHODS, SEEDS, TINY), out, progress=False, workers=2)
+
+    Forked(work, tmp_path / "said").until(lambda: list(out.rglob("rounds.jsonl"))).end()
+    work()
     assert records(out) == records(straight)
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from fedapm.experiments.study.settings import read_study
 from fedapm.runs.files import write_json
 from fedapm.runs.records import find_runs
 from tests.helpers.cli import assert_refused, fedapm
+from tests.helpers.forked import program
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -74,17 +72,11 @@ def test_killed_while_it_tunes_it_goes_on_with_two_workers_to_the_same_bits(
     file: Path, straight: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "fedapm", "study", str(file), "--out", str(out), "--workers", "2"]
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 120
-    while not list(out.glob("digits/*/tune/*/trials/*/1/seed-*/rounds.jsonl")):
-        assert first.poll() is None, "it ended before it tuned"
-        assert time.monotonic() < end, "it never tuned"
-        time.sleep(0.005)
-    first.kill()
-    first.wait()
+    command = ["study", file, "--out", out, "--workers", 2]
+    first = program(*command, said=tmp_path / "said")
+    first.until(lambda: list(out.glob("digits/*/tune/*/trials/*/1/seed-*/rounds.jsonl"))).end()
     assert not (out / "summary.csv").exists()
-    again = fedapm(*command[3:])
+    again = fedapm(*command)
     assert again.code == 0, again.err
     assert "measuring" not in again.err, "what was measured is remembered"
     assert results(out) == results(straight)

@@ -1,9 +1,6 @@
 """A run that is cut off at any moment and resumed ends exactly as if nothing had happened."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +13,8 @@ from fedapm.runs.files import read_json, read_tensors, write_tensors
 from fedapm.simulation.engines import sequential
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.stores.disk import checkpoint_files
+from tests.helpers.cli import fedapm
+from tests.helpers.forked import Forked, program
 
 ROUNDS = 12
 SETTINGS = {
@@ -156,45 +155,42 @@ def test_missing_records_are_not_papered_over(tmp_path):
 
 def command(out: Path, *more: str) -> list[str]:
     given = [f"--set={t}.{k}={v}" for t, table in SETTINGS.items() for k, v in table.items() if k != "name"]
-    return [sys.executable, "-m", "fedapm", "run", "--data", "digits", *given, "--out", str(out), *more]
+    return ["run", "--data", "digits", *given, "--out", str(out), *more]
 
 
-def start_and_signal(out: Path, lines: int, number: int) -> subprocess.Popen:
-    """Start a run in a process of its own and send it a signal once so many rounds are recorded."""
-    process = subprocess.Popen(
-        command(out),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    rounds = out / "rounds.jsonl"
-    while process.poll() is None and not (rounds.is_file() and rounds.read_bytes().count(b"\n") >= lines):
-        time.sleep(0.002)
-    process.send_signal(number)
-    return process
+def start(out: Path, lines: int, monkeypatch) -> Forked:
+    """A run in a process of its own in which so many rounds are recorded."""
+    rounds, original = out / "rounds.jsonl", sequential.train_client
+
+    def slowly(*arguments):
+        time.sleep(0.05)
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        # so that a signal finds it at work
+        patch.setattr(sequential, "train_client", slowly)
+        process = program(*command(out), said=out.with_name("said"))
+    return process.until(lambda: rounds.is_file() and rounds.read_bytes().count(b"\n") >= lines)
 
 
 @pytest.mark.parametrize("lines", [pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(9, marks=pytest.mark.slow)])
-def test_kill_9_and_resume_in_real_processes(tmp_path, straight, lines):
+def test_kill_9_and_resume_in_real_processes(tmp_path, monkeypatch, straight, lines):
     out = tmp_path / "run"
-    process = start_and_signal(out, lines, signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    done = subprocess.run(command(out, "--resume"), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert start(out, lines, monkeypatch).end() == -signal.SIGKILL
+    done = fedapm(*command(out, "--resume"))
+    assert done.code == 0, done.err
     assert_same(out, straight)
 
 
-def test_ctrl_c_in_a_real_process_says_how_to_go_on(tmp_path, straight):
+def test_ctrl_c_in_a_real_process_says_how_to_go_on(tmp_path, monkeypatch, straight):
     out = tmp_path / "run"
-    process = start_and_signal(out, 4, signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130, err
-    last = err.strip().splitlines()[-1]
+    process = start(out, 4, monkeypatch)
+    code, said = process.end(signal.SIGINT), process.said.read_text()
+    assert code == 130, said
+    last = said.strip().splitlines()[-1]
     assert last.startswith("fedapm: interrupted after round")
     assert last.endswith("Continue with --resume.")
-    assert "Traceback" not in err
+    assert "Traceback" not in said
     execute(plan(), out, resume=True, progress=False)
     assert_same(out, straight)
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from fedapm.runs.records import load_run
 from fedapm.tuning import Options, tune
 from fedapm.tuning.study import quiet, storage
 from tests.helpers.cli import fedapm
+from tests.helpers.forked import PATIENCE, Forked, program
 
 METHODS = ["local"]
 SEARCH = "solver.lr=0.05,0.1,0.3"
@@ -28,29 +28,24 @@ SETTINGS = [
     "engine.checkpoint_every=2",
     "engine.evaluate_every=5",
 ]
-PATIENCE = 60.0
 
 
 def command(out: Path, *more: str) -> list[str]:
     sets = [part for setting in SETTINGS for part in ("--set", setting)]
     search = ["--search", SEARCH, "--pruner", "none", "--trials", str(TRIALS), "--rounds", str(ROUNDS)]
-    start = [sys.executable, "-m", "fedapm", "tune", "--methods", ",".join(METHODS)]
-    return [*start, *search, "--workers", "2", "--out", str(out), *sets, *more]
+    return ["tune", "--methods", ",".join(METHODS), *search, "--workers", "2", "--out", str(out), *sets, *more]
 
 
-def start(out: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(command(out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(out: Path) -> Forked:
+    return program(*command(out), said=out.with_name("said"))
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until something is so, and fail where it never comes."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"never: {what}"
-        time.sleep(0.01)
+def under_way(out: Path, number: int) -> bool:
+    """Whether a trial of this number is in the middle."""
+    return any(out.glob(f"trials/*/{number}/seed-0/checkpoints/*.safetensors"))
 
 
-def children(process: subprocess.Popen[str]) -> list[int]:
+def children(process: Forked) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
@@ -61,17 +56,11 @@ def gone(pid: int) -> bool:
         return True
 
 
-def cut(out: Path, process: subprocess.Popen[str], number: int, how: signal.Signals) -> list[int]:
+def cut(out: Path, process: Forked, number: int, how: signal.Signals) -> list[int]:
     """End a search while a trial of this number is in the middle; give its workers."""
-
-    def midway() -> bool:
-        assert process.poll() is None, process.communicate()[1]
-        return any(out.glob(f"trials/*/{number}/seed-0/checkpoints/*.safetensors"))
-
-    wait_for(midway, f"trial {number} under way")
+    process.until(lambda: under_way(out, number))
     workers = children(process)
-    process.send_signal(how)
-    process.wait(PATIENCE)
+    process.end(how)
     return workers
 
 
@@ -85,30 +74,31 @@ def finished(out: Path) -> dict[Path, int]:
 def test_a_search_that_was_interrupted_and_killed_ends_as_one_that_was_not(tmp_path: Path) -> None:
     out = tmp_path / "cut"
     first = start(out)
-    wait_for(lambda: any(out.glob("trials/*/0/seed-0/checkpoints/*.safetensors")), "trial 0 under way")
-    lost = children(first)[0]
+    lost = children(first.until(lambda: under_way(out, 0)))[0]
     os.kill(lost, signal.SIGKILL)
     workers = cut(out, first, 2, signal.SIGINT)
     assert lost not in workers, "a worker that dies is replaced, and its trial goes on"
     assert first.returncode == 130
-    assert first.communicate()[1].splitlines()[-1] == "fedapm: interrupted; the same command goes on from there."
+    assert first.said.read_text().splitlines()[-1] == "fedapm: interrupted; the same command goes on from there."
     assert workers
     assert all(map(gone, workers)), "an interrupted command leaves no process behind"
-    under_way = [load_run(p.parent).info for p in out.rglob("run.json") if not load_run(p.parent).complete]
-    assert under_way
-    assert {info["status"] for info in under_way} == {"interrupted"}, "workers save what they are doing"
+    unfinished = [load_run(p.parent).info for p in out.rglob("run.json") if not load_run(p.parent).complete]
+    assert unfinished
+    assert {info["status"] for info in unfinished} == {"interrupted"}, "workers save what they are doing"
 
     kept = finished(out)
     assert kept
     second = start(out)
     workers = cut(out, second, 3, signal.SIGKILL)
-    second.communicate()
     assert workers
-    wait_for(lambda: all(map(gone, workers)), "workers end with their parent")
+    end = time.monotonic() + PATIENCE
+    while not all(map(gone, workers)):
+        assert time.monotonic() < end, "workers end with their parent"
+        time.sleep(0.01)
     assert kept.items() <= finished(out).items(), "finished trials are left alone"
 
     kept = finished(out)
-    code, output, err = fedapm(*command(out, "--json")[3:])
+    code, output, err = fedapm(*command(out, "--json"))
     assert code == 0, err
     assert kept.items() <= finished(out).items()
     results = json.loads(output)["methods"]
