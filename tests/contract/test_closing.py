@@ -19,7 +19,7 @@ from fedapm.simulation.engines.vectorized import VectorizedEngine
 from fedapm.simulation.loop import Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
-from tests.contract.test_engines import TOGETHER, Normed, gap, quick
+from tests.contract.test_engines import Normed, gap, quick
 from tests.helpers.running import play
 
 KINDS = METHODS | PRESETS
@@ -112,8 +112,7 @@ def test_side_by_side_agrees(clients, name):
     _, _, alone = sequential(name)
     _, _, many = run(clients, quick(name), VectorizedEngine)
     assert max(gap(many.client_state(k).state, alone.client_state(k).state) for k in range(CLIENTS)) < 1e-9
-    if name in TOGETHER:
-        assert many.fallback_reasons == []
+    assert many.fallback_reasons == []
 
 
 @pytest.mark.parametrize("engine", [SequentialEngine, VectorizedEngine])

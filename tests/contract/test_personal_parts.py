@@ -11,7 +11,7 @@ from fedapm.data.sets.digits import federation
 from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
-from tests.contract.test_engines import CLIENTS, KINDS, TOGETHER, gap, run
+from tests.contract.test_engines import CLIENTS, KINDS, gap, run
 
 PERSONAL = [name for name, kind in KINDS.items() if kind.scope != "whole"]
 AT_ONCE = {"fedsim", "fedper", "lg-fedavg", "fedrod", "fedcp"}
@@ -68,23 +68,16 @@ def test_the_prior_is_the_same_side_by_side(clients, name, extra):
     alone, _, _ = run(clients, name, SequentialEngine, rounds=2, prior_v=0.5, **extra)
     many, _, engine = run(clients, name, VectorizedEngine, rounds=2, prior_v=0.5, **extra)
     assert difference(many, alone) < 1e-9
-    if name in TOGETHER:
-        assert engine.fallback_reasons == []
+    assert engine.fallback_reasons == []
 
 
-@pytest.mark.parametrize("name", ["fedapm", "fedsim", "local"])
-@pytest.mark.parametrize("key", ["dropout_v", "validation_v"])
-def test_what_belongs_to_one_client_is_run_one_by_one_and_said(clients, name, key, caplog):
-    caplog.set_level("INFO", "fedapm")
-    alone, _, _ = run(clients, name, SequentialEngine, rounds=2, **{key: 0.3})
-    many, _, engine = run(clients, name, VectorizedEngine, rounds=2, **{key: 0.3})
-    if key == "validation_v" and name in AT_ONCE:
-        assert engine.fallback_reasons == []
-        assert difference(many, alone) < 1e-9
-        return
-    assert difference(many, alone) == 0
-    assert any(f"solver.{key}" in reason for reason in engine.fallback_reasons)
-    assert f"one by one, because {engine.fallback_reasons[0]}." in caplog.text
+@pytest.mark.parametrize("name", PERSONAL)
+def test_dropout_and_early_stopping_are_the_same_side_by_side(clients, name):
+    """Each client has the masks and the end that it has by itself."""
+    alone, _, _ = run(clients, name, SequentialEngine, rounds=2, epochs=4, **ALL)
+    many, _, engine = run(clients, name, VectorizedEngine, rounds=2, epochs=4, **ALL)
+    assert engine.fallback_reasons == []
+    assert difference(many, alone) < 1e-9
 
 
 def test_a_strong_prior_keeps_personal_parts_together_where_they_started(clients, plain):

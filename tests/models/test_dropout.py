@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedapm.models.dropout import Dropout
+from fedapm.core.dropout import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])

@@ -7,7 +7,7 @@ AAAI 2023.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Gt, Le
@@ -76,15 +76,19 @@ class FedALA(Averaging):
 
     def weights(self, state: State, mine: Vec, gap: Vec, below: Vec, task: Task) -> Vec:
         """W_i, learnt by projected gradient steps on a random part of the local data."""
-        w: Vec = state.w
-        for _ in range(1 if state.learnt else self.start_epochs):
-            before = w
-            for batch in task.sample_batches(self.s):
-                slope = task.gradient(mine + gap.times(w), fixed=below, batch=batch).times(gap)
-                w = (w - self.eta * slope).map(lambda t: t.clamp(0, 1))
-            if (w - before).map(torch.abs).mean() < self.tolerance:
-                break
-        return w
+
+        def step(batch: Any, w: Vec) -> tuple[Vec]:
+            slope = task.gradient(mine + gap.times(w), fixed=below, batch=batch).times(gap)
+            return ((w - self.eta * slope).map(lambda t: t.clamp(0, 1)),)
+
+        def epoch(w: Vec) -> Vec:
+            return task.each_batch(step, w, share=self.s)[0]
+
+        def settled(before: Vec, w: Vec) -> Any:
+            return (w - before).map(torch.abs).mean() < self.tolerance
+
+        most = self.start_epochs + (1 - self.start_epochs) * state.learnt
+        return task.repeat(epoch, state.w, most, settled)
 
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The client's own model."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedapm.algorithms.averaging import Averaging
-from fedapm.algorithms.heads import Conditional, require_classes
+from fedapm.algorithms.heads import Conditional, cross_entropy, require_classes
 from fedapm.core.algorithm import ClientUpdate, State
 from fedapm.core.search_space import choices, log_range
 from fedapm.core.split import Split
@@ -64,7 +63,7 @@ class FedCP(Averaging):
         trained = broadcast.u.without(names)
         w = task.minimize(trained | state.p, fixed=broadcast.u.only(names) | self.anchor(broadcast.u), loss=self.loss)
         u, p = w.only(trained), w.only(state.p)
-        mine = Vec({n: p[n.replace(wide.head_name, "personal_head", 1)] for n in names})
+        mine = p.new({n: p[n.replace(wide.head_name, "personal_head", 1)] for n in names})
         sent = (u | 0.5 * (mine + broadcast.u.only(names))).only(broadcast.u)
         return ClientUpdate(self.upload(sent, broadcast.u, task), state.replace(p=p), sent)
 

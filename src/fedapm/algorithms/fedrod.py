@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedapm.algorithms.averaging import Averaging
-from fedapm.algorithms.heads import TwoHeads, require_classes
+from fedapm.algorithms.heads import TwoHeads, cross_entropy, require_classes
 from fedapm.core.algorithm import ClientUpdate, State
+from fedapm.core.network import OwnLoss
 from fedapm.core.split import Split
 from fedapm.core.task import Epochs, Task
 from fedapm.core.vec import Vec
@@ -49,9 +48,11 @@ class FedRoD(Averaging):
         u, p = w.only(broadcast.u), w.only(state.p)
         return ClientUpdate(self.upload(u, broadcast.u, task), state.replace(p=p), u)
 
-    def loss(self, task: Task) -> BalancedLoss:
+    def loss(self, task: Task) -> OwnLoss:
         """The two losses, with the class counts of this client."""
-        return BalancedLoss(task.train.targets)
+        wide = task.network.module
+        assert isinstance(wide, TwoHeads)
+        return OwnLoss(balanced, task.class_counts(wide.own_head.out_features))
 
     def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
         """p_i ← SGD on the loss of h + p_i; trunk and h are fixed."""
@@ -65,16 +66,9 @@ class FedRoD(Averaging):
         return broadcast.u, state.p
 
 
-class BalancedLoss:
-    """Balanced softmax for the generic head, cross-entropy for both together."""
-
-    def __init__(self, targets: Tensor) -> None:
-        self.targets = targets
-
-    def __call__(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """The sum of both; scores are (generic, both)."""
-        if scores.dim() == 2:
-            return cross_entropy(scores, targets)
-        generic, both = scores
-        counts = torch.bincount(self.targets, minlength=generic.shape[-1]).to(generic)
-        return cross_entropy(generic + counts.log(), targets) + cross_entropy(both, targets)
+def balanced(scores: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
+    """Balanced softmax for the generic head plus cross-entropy for both together; scores are (generic, both)."""
+    if scores.dim() == 2:
+        return cross_entropy(scores, targets)
+    generic, both = scores
+    return cross_entropy(generic + counts.to(generic).log(), targets) + cross_entropy(both, targets)

@@ -62,9 +62,14 @@ class Headed(nn.Module):
         return self
 
 
+def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
+    """The mean of −log of the right class's probability, of operations that torch maps over clients by itself."""
+    return -torch.log_softmax(scores, -1).gather(-1, targets.unsqueeze(-1)).mean()
+
+
 def require_classes(task: Task, method: str) -> None:
     """Refuse targets that are not classes, for methods whose losses are about classes."""
-    if not task.train.classified:
+    if not task.classified:
         raise FedapmError(f"{method} is a method for classification, but the targets are quantities.")
 
 

@@ -7,6 +7,7 @@ NeurIPS 2022 (its ℓ2 variant).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
@@ -31,23 +32,21 @@ class Projection:
     def of(cls, x: Vec, dimension: int, seed: int) -> Projection:
         """Assign coordinates to buckets at random, equally many to each as far as possible."""
         first = next(iter(x.values()))
-        stream = torch_generator(seed, "projection", x.numel, dimension)
-        bucket = torch.randperm(x.numel, generator=stream) % dimension
-        sign = torch.randint(0, 2, (x.numel,), generator=stream) * 2.0 - 1
+        stream = torch_generator(seed, "projection", x.width, dimension)
+        bucket = torch.randperm(x.width, generator=stream) % dimension
+        sign = torch.randint(0, 2, (x.width,), generator=stream) * 2.0 - 1
         scale = torch.bincount(bucket, minlength=dimension).clamp(min=1) ** -0.5
         return cls(bucket.to(first.device), sign.to(first), scale.to(first))
 
     def __matmul__(self, x: Vec) -> Vec:
         """P x."""
-        flat = torch.cat([t.flatten() for t in x.values()])
-        summed = torch.zeros_like(self.scale).index_add_(0, self.bucket, self.sign * flat)
-        return Vec({"projection": self.scale * summed})
+        signed = self.sign * x.flat()
+        summed = signed.new_zeros(*signed.shape[:-1], len(self.scale)).index_add_(-1, self.bucket, signed)
+        return x.new({"projection": self.scale * summed})
 
     def lift(self, w: Vec, like: Vec) -> Vec:
         """Pᵀ w."""
-        flat = self.sign * (self.scale * w["projection"])[self.bucket]
-        parts = torch.split(flat, [t.numel() for t in like.values()])
-        return Vec({n: p.reshape(t.shape) for (n, t), p in zip(like.items(), parts, strict=True)})
+        return like.shaped(self.sign * (self.scale * w["projection"])[..., self.bucket])
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class LpProj(Algorithm):
 
     def projection(self, x: Vec) -> Projection:
         """P for models of this shape."""
-        return Projection.of(x, min(self.dimension, x.numel), self.seed)
+        return Projection.of(x, min(self.dimension, x.width), self.seed)
 
     def server_init(self, u0: Vec) -> State:
         """w⁰ = P x⁰."""
@@ -103,9 +102,12 @@ class LpProj(Algorithm):
 
     def descend(self, x: Vec, P: Projection, w: Vec, task: Task, epochs: int | None = None) -> Vec:
         """SGD on f_i(x) + λ/2·‖P x − w‖²."""
-        for batch in task.batches(epochs):
+
+        def step(batch: Any, x: Vec) -> tuple[Vec]:
             pull = self.lam * P.lift(P @ x - w, like=x)
-            x = task.minimize(x, linear=pull, batch=batch, stop=Epochs(1))
+            return (task.minimize(x, linear=pull, batch=batch, stop=Epochs(1)),)
+
+        (x,) = task.each_batch(step, x, epochs=epochs)
         return x
 
     def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:

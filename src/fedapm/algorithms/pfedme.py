@@ -6,6 +6,7 @@ Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurI
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -53,18 +54,26 @@ class PFedMe(Averaging):
 
     def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
         """R local rounds, one on each batch of the local epochs."""
-        w = theta = broadcast.u
-        for batch in task.batches():
-            theta = task.minimize(theta, prox=Prox(self.lam, w), stop=Epochs(self.k), batch=batch)
-            w = w - self.eta * task.lr_factor * self.lam * (w - theta)
+
+        def step(batch: Any, w: Vec, theta: Vec) -> tuple[Vec, Vec]:
+            theta = self.near(theta, w, task, batch)
+            return w - self.eta * task.lr_factor * self.lam * (w - theta), theta
+
+        w, theta = task.each_batch(step, broadcast.u, broadcast.u)
         return ClientUpdate(self.upload(w, broadcast.u, task), state.replace(theta=theta), w)
 
     def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
         """θ_i ≈ argmin f_i(θ) + λ/2·‖θ − w‖² by K steps on each batch, from θ_i."""
-        theta = state.theta
-        for batch in task.batches(epochs):
-            theta = task.minimize(theta, prox=Prox(self.lam, broadcast.u), stop=Epochs(self.k), batch=batch)
+
+        def step(batch: Any, theta: Vec) -> tuple[Vec]:
+            return (self.near(theta, broadcast.u, task, batch),)
+
+        (theta,) = task.each_batch(step, state.theta, epochs=epochs)
         return state.replace(theta=theta)
+
+    def near(self, theta: Vec, w: Vec, task: Task, batch: Any) -> Vec:
+        """K steps on f_i(θ) + λ/2·‖θ − w‖² on one batch."""
+        return task.minimize(theta, prox=Prox(self.lam, w), stop=Epochs(self.k), batch=batch)
 
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """(1 − β)w + β·mean w_i, as w plus β times the mean change."""

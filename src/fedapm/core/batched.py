@@ -15,6 +15,9 @@ from torch import Tensor
 
 from fedapm.core.vec import Vec
 
+Rows = Tensor | slice
+"""Which of the clients: their positions, or a range of these."""
+
 
 class NotBatchable(Exception):
     """These clients cannot be computed in one batch; the message gives the reason."""
@@ -58,30 +61,32 @@ class PerClient:
     def __abs__(self) -> PerClient:
         return PerClient(self.values.abs())
 
+    # an answer for each client; an `if` needs one that is the same for all
+    def __lt__(self, other: PerClient | float) -> PerClient:
+        return PerClient(self.values < _values(other))
+
+    def __le__(self, other: PerClient | float) -> PerClient:
+        return PerClient(self.values <= _values(other))
+
+    def __gt__(self, other: PerClient | float) -> PerClient:
+        return PerClient(self.values > _values(other))
+
+    def __ge__(self, other: PerClient | float) -> PerClient:
+        return PerClient(self.values >= _values(other))
+
     def __bool__(self) -> bool:
-        return self._unanimous(self.values != 0)
-
-    def __lt__(self, other: PerClient | float) -> bool:
-        return self._unanimous(self.values < _values(other))
-
-    def __le__(self, other: PerClient | float) -> bool:
-        return self._unanimous(self.values <= _values(other))
-
-    def __gt__(self, other: PerClient | float) -> bool:
-        return self._unanimous(self.values > _values(other))
-
-    def __ge__(self, other: PerClient | float) -> bool:
-        return self._unanimous(self.values >= _values(other))
+        if bool(self.values.all()):
+            return True
+        if bool(self.values.any()):
+            raise NotBatchable("the method does different things at different clients")
+        return False
 
     def __float__(self) -> float:
         raise NotBatchable("the method needs one client's number alone")
 
-    def _unanimous(self, answers: Tensor) -> bool:
-        if bool(answers.all()):
-            return True
-        if bool(answers.any()):
-            raise NotBatchable("the method does different things at different clients")
-        return False
+    def rows(self, index: Rows) -> PerClient:
+        """The numbers of some of the clients."""
+        return PerClient(self.values[index])
 
     def scale(self, vector: Vec) -> BatchedVec:
         """A vector multiplied by each client's number."""
@@ -103,8 +108,13 @@ class BatchedVec(Vec):
         """The number of clients."""
         return len(next(iter(self.values()))) if len(self) else 0
 
-    def _new(self, tensors: dict[str, Tensor]) -> Vec:
+    def new(self, tensors: dict[str, Tensor]) -> Vec:
+        """A vector of the same clients."""
         return BatchedVec(tensors)
+
+    def flat(self) -> Tensor:
+        """The coordinates of each client in a row."""
+        return torch.cat([t.flatten(1) for t in self.values()], 1)
 
     def __matmul__(self, other: Vec) -> PerClient:  # type: ignore[override]
         products = self._zip(other, lambda a, b: (a.double() * b.double()).flatten(1).sum(1))
@@ -121,7 +131,7 @@ class BatchedVec(Vec):
     def mean(self) -> PerClient:  # type: ignore[override]
         """The mean of each client's coordinates."""
         sums = torch.stack([t.double().flatten(1).sum(1) for t in self.values()]).sum(0)
-        return PerClient(sums / max(self.numel // max(self.count, 1), 1))
+        return PerClient(sums / max(self.width, 1))
 
     def finite(self) -> Tensor:
         """Whether each client's coordinates are all finite."""
@@ -131,9 +141,16 @@ class BatchedVec(Vec):
             return torch.ones(self.count, dtype=torch.bool, device=sums.device)
         return torch.stack([torch.isfinite(t).flatten(1).all(1) for t in self.values()]).all(0)
 
-    def rows(self, index: Tensor) -> BatchedVec:
+    def rows(self, index: Rows) -> BatchedVec:
         """The vectors of some of the clients."""
         return BatchedVec({n: t[index] for n, t in self.items()})
+
+    def with_rows(self, index: Rows, part: Vec) -> BatchedVec:
+        """These vectors, with those of some of the clients replaced."""
+        new = {n: t.clone(memory_format=torch.contiguous_format) for n, t in self.items()}
+        for name, tensor in new.items():
+            tensor[index] = part[name]
+        return BatchedVec(new)
 
     def unbind(self) -> list[Vec]:
         """The vector of each client."""
@@ -144,6 +161,18 @@ class BatchedVec(Vec):
 def batched(vectors: Sequence[Vec]) -> BatchedVec:
     """Combine the vectors of several clients."""
     return BatchedVec({n: torch.stack([v[n] for v in vectors]) for n in vectors[0]})
+
+
+def wide(vector: Vec, count: int) -> BatchedVec:
+    """A vector of several clients; one that is the same for all of them is repeated."""
+    if isinstance(vector, BatchedVec):
+        return vector
+    return BatchedVec({n: t.expand(count, *t.shape) for n, t in vector.items()})
+
+
+def rows_of(value: Any, index: Rows) -> Any:
+    """A vector or number of some of the clients; what is the same for all of them stays as it is."""
+    return value.rows(index) if isinstance(value, BatchedVec | PerClient) else value
 
 
 def numbers(like: Vec, **values: float | PerClient) -> Vec:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -13,19 +14,45 @@ LEVELS = 2**16
 """Each element uses 16 random bits, so the rate is a multiple of 1/65536."""
 
 
+class Dropout(nn.Dropout):
+    """Torch's dropout; on a CPU each random 64-bit number gives four elements of the mask."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Set each value to 0 with probability p in training and scale the others to keep the mean."""
+        return dropped(values, self.p) if self.training and not self.inplace else super().forward(values)
+
+
 def dropped(values: Tensor, rate: float) -> Tensor:
     """Set each value to 0 with probability ``rate`` and scale the others to keep the mean.
 
     On a CPU each random 64-bit number of torch's global generator gives four elements of the mask; torch's own dropout
     costs small networks as much as their layers.
     """
-    zero_levels = round(rate * LEVELS)
-    if not zero_levels or zero_levels == LEVELS or values.device.type != "cpu":
+    if not cheap(rate) or values.device.type != "cpu":
         return nn.functional.dropout(values, rate)
-    numbers = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    bits = numbers.view(torch.int16)[: values.numel()].view(values.shape)
-    mask = (bits >= zero_levels - LEVELS // 2).to(values.dtype)
-    return values * mask.mul_(LEVELS / (LEVELS - zero_levels))
+    numbers = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    return values * mask_of(numbers, values.shape, rate, values.dtype)
+
+
+def cheap(rate: float) -> bool:
+    """Whether a mask of this rate is made of whole random numbers."""
+    return 0 < round(rate * LEVELS) < LEVELS
+
+
+def mask_of(numbers: Tensor, shape: Sequence[int], rate: float, dtype: torch.dtype) -> Tensor:
+    """The scaled mask that random 64-bit numbers make, four elements each; their rows are rows of masks.
+
+    Args:
+        numbers: The random numbers; where they have several rows, the first dimension of the shape counts these.
+        shape: The shape of the mask, or of all of them together.
+        rate: The probability of a zero.
+        dtype: The type of the mask.
+    """
+    zero_levels = round(rate * LEVELS)
+    bits = numbers.view(torch.int16)
+    size = math.prod(shape) // (len(numbers) if numbers.dim() > 1 else 1)
+    mask = (bits[..., :size].reshape(shape) >= zero_levels - LEVELS // 2).to(dtype)
+    return mask.mul_(LEVELS / (LEVELS - zero_levels))
 
 
 def layers_of(module: nn.Module, parameters: Iterable[str]) -> tuple[str, ...]:

@@ -24,6 +24,21 @@ logger = logging.getLogger(__name__)
 Loss = Callable[[Any, Tensor], Tensor]
 """Of a network's output and the targets, the mean loss."""
 
+
+@dataclass(frozen=True)
+class OwnLoss:
+    """A loss that also takes something of the client's own, such as how often it has each class."""
+
+    function: Callable[..., Tensor]
+    """Of a network's output, the targets and the tensors of ``own``, the mean loss."""
+    own: Vec
+    """What belongs to the client, or to each of several."""
+
+    def __call__(self, outputs: Any, targets: Tensor) -> Tensor:
+        """The loss of one client."""
+        return self.function(outputs, targets, *self.own.values())
+
+
 BATCH_BYTES = 1 << 20
 """Inputs that are looked at together where no gradient step is taken: as much as leaves room in a core's cache."""
 FEATURE_BYTES = 1 << 30

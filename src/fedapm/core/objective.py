@@ -6,11 +6,12 @@ f is the mean loss plus λ/2·‖p‖², and for personal parameters λ₀/2·�
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from fedapm.core.batched import Rows, rows_of
 from fedapm.core.vec import Vec
 
 WeightDecay = float | Mapping[str, float]
@@ -26,7 +27,7 @@ def l2_penalty(decay: WeightDecay, p: Vec) -> float:
 
 def l2_gradient(decay: WeightDecay, p: Vec) -> Vec:
     """λ·p, the gradient of the penalty."""
-    return Vec({n: decay[n] * t for n, t in p.items()}) if isinstance(decay, Mapping) else decay * p
+    return p.new({n: decay[n] * t for n, t in p.items()}) if isinstance(decay, Mapping) else decay * p
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,11 @@ class Objective:
         if self.prox is not None:
             result = result + self.prox.weight * (p - self.prox.center)
         return result
+
+    def rows(self, index: Rows) -> Objective:
+        """That of some of several clients."""
+        prox = self.prox and replace(self.prox, center=rows_of(self.prox.center, index))
+        return replace(self, weight=rows_of(self.weight, index), linear=rows_of(self.linear, index), prox=prox)
 
     def _decay(self, name: str) -> float:
         return self.weight_decay[name] if isinstance(self.weight_decay, Mapping) else self.weight_decay

@@ -24,6 +24,7 @@ from fedapm.core.per_sample import Protection, noised_gradients
 from fedapm.core.precision import Precision, computed_in
 from fedapm.core.ranges import check_ranges
 from fedapm.core.samples import Samples
+from fedapm.core.stopping import Epochs, StopRule, UntilStationary, after_epochs, until_stationary, while_better
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 
@@ -128,24 +129,6 @@ class SGDConfig:
         if self.lr_schedule == "cosine":
             return rise * 0.5 * (1 + math.cos(math.pi * min(done / max(rounds, 1), 1.0)))
         return rise
-
-
-@dataclass(frozen=True)
-class Epochs:
-    """Stop after a number of passes over the data."""
-
-    count: int
-
-
-@dataclass(frozen=True)
-class UntilStationary:
-    """Stop at a ξ-approximate solution: the squared norm of the objective's full local gradient is at most ξ."""
-
-    xi: float
-    max_epochs: int
-
-
-StopRule = Epochs | UntilStationary
 
 
 @dataclass(frozen=True)
@@ -274,6 +257,8 @@ class SGD:
         self.network, self.samples, self.names, self.terms = network, samples, names, terms
         self.lr, self.momentum, self.stream, self.loss = lr, momentum, stream, loss or network.loss
         self._local = PhaseData(samples, network.module)
+        self._judges: PhaseData | None = None
+        self._best: tuple[Vec, Vec] = Vec(), Vec()
         self.batch_size = batch_size or max(len(samples), 1)
         self._offset, self._slope = terms.offset(names), terms.slope(names)
         self._steps = 0
@@ -287,49 +272,48 @@ class SGD:
         passes = stop.count if isinstance(stop, Epochs) else stop.max_epochs
         self._local = self.network.local(self.names, self.samples, passes)
         with self.network.dropout(self.names, self.dropout):
-            if isinstance(stop, Epochs) and self.held_out is not None:
-                return self._while_better(stop.count, self.held_out)
-            return self._run(stop)
+            if isinstance(stop, UntilStationary):
+                course = until_stationary(self, [float(stop.xi)], stop.max_epochs)
+                return SolveStats(
+                    course.epochs[0], course.losses[0], float(stop.xi), course.residuals[0], steps=self._steps
+                )
+            if self.held_out is None:
+                course = after_epochs(self, 1, stop.count)
+            else:
+                self._hold_out(self.held_out)
+                course = while_better(self, 1, stop.count)
+                self.network.load(*self._best)
+        return SolveStats(course.epochs[0], course.losses[0], steps=self._steps)
 
-    def _run(self, stop: StopRule) -> SolveStats:
-        loss: float | None = None
-        if isinstance(stop, Epochs):
-            for done in range(stop.count):
-                loss = self._epoch()
-                if not math.isfinite(loss):
-                    return SolveStats(done + 1, loss, steps=self._steps)
-            return SolveStats(stop.count, loss, steps=self._steps)
-        done, residual = 0, self.residual()
-        while residual > stop.xi and done < stop.max_epochs:
-            loss = self._epoch()
-            done, residual = done + 1, self.residual()
-        return SolveStats(done, loss, stop.xi, residual, self._steps)
-
-    def _while_better(self, most: int, held_out: Tensor) -> SolveStats:
-        """Epochs on the other samples while the loss of those held out falls; the best parameters stay in place."""
+    def _hold_out(self, held_out: Tensor) -> None:
+        """From now on epochs are on the other samples."""
         whole, rest = self._local.samples, torch.ones(len(self.samples), dtype=torch.bool)
         rest[held_out.cpu()] = False
-        judges = PhaseData(whole[held_out], self._local.call)
+        self._judges = PhaseData(whole[held_out], self._local.call)
         self._local = PhaseData(whole[rest.to(held_out.device)], self._local.call)
-        done, loss, lowest = 0, None, self._judged(judges)
-        best, buffers = self.network.read(self.names), self.network.buffers()
-        while done < most:
-            loss, done = self._epoch(), done + 1
-            reached = self._judged(judges)
-            if not reached < lowest:
-                break
-            lowest, best, buffers = reached, self.network.read(self.names), self.network.buffers()
-        self.network.load(best, buffers)
-        return SolveStats(done, loss, steps=self._steps)
 
-    def _judged(self, judges: PhaseData) -> float:
-        loss, _ = self.network.gradient((), judges.samples, judges)
-        return loss
+    def epoch(self) -> list[float]:
+        """One pass over the data; the mean loss."""
+        return [self._epoch() if self.protection is None else self._protected_epoch(self.protection)]
 
-    def residual(self) -> float:
+    def judged(self) -> list[float]:
+        """The mean loss of the samples that are held out."""
+        assert self._judges is not None
+        loss, _ = self.network.gradient((), self._judges.samples, self._judges)
+        return [loss]
+
+    def remember(self, better: Sequence[bool]) -> None:
+        """Keep the parameters as what the search ends with, if they are better."""
+        if better[0]:
+            self._best = self.network.read(self.names), self.network.buffers()
+
+    def only(self, going: Sequence[bool]) -> None:
+        """There is one client, which is still searching."""
+
+    def residuals(self) -> list[float]:
         """The squared norm of the whole objective's gradient on all local data."""
         _, of_f = self.network.gradient(self.names, self.samples, self._local)
-        return self.terms.gradient(self.network.read(self.names), of_f).sq()
+        return [self.terms.gradient(self.network.read(self.names), of_f).sq()]
 
     def _protected_epoch(self, protection: Protection) -> float:
         """As many steps as an epoch has, each on a random part of the samples."""
@@ -348,8 +332,6 @@ class SGD:
         return value / max(seen, 1)
 
     def _epoch(self) -> float:
-        if self.protection is not None:
-            return self._protected_epoch(self.protection)
         parameters = self.network.trainable(self.names)
         self.network.module.train()
         losses = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,7 +15,8 @@ from fedapm.core.network import Loss, Network
 from fedapm.core.objective import Objective, Prior, Prox, WeightDecay, l2_gradient, l2_penalty
 from fedapm.core.per_sample import Protection
 from fedapm.core.samples import Samples
-from fedapm.core.solver import SGD, Epochs, SGDConfig, SolveStats, StopRule, UntilStationary
+from fedapm.core.solver import SGD, SGDConfig, SolveStats
+from fedapm.core.stopping import Epochs, StopRule, UntilStationary
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 
@@ -42,8 +43,8 @@ class Task(Protocol):
         """What the solver did, call by call."""
 
     @property
-    def train(self) -> Samples:
-        """The client's training data."""
+    def classified(self) -> bool:
+        """Whether the targets are classes rather than quantities."""
 
     @property
     def network(self) -> Network:
@@ -89,8 +90,39 @@ class Task(Protocol):
     def batches(self, epochs: int | None = None) -> Iterator[Any]:
         """The mini-batches of some epochs, for methods whose step is not a plain one."""
 
-    def sample_batches(self, share: float) -> Iterator[Any]:
-        """The mini-batches of one pass over a random part of the local data."""
+    def each_batch(
+        self,
+        step: Callable[..., tuple[Vec, ...]],
+        *start: Vec,
+        epochs: int | None = None,
+        share: float | None = None,
+    ) -> tuple[Vec, ...]:
+        """Vectors after a step of the method's own on each mini-batch.
+
+        A client that has no more batches keeps its vectors while others go on.
+
+        Args:
+            step: Of a batch and the vectors, the new vectors; it draws nothing and keeps nothing else.
+            start: Where the vectors begin.
+            epochs: How often all local data is gone through; the solver's if not given.
+            share: One pass over a random part of the local data instead, of this share.
+
+        Returns:
+            The vectors after the last batch.
+        """
+
+    def repeat(self, step: Callable[[Vec], Vec], start: Vec, most: Any, settled: Callable[[Vec, Vec], Any]) -> Vec:
+        """A vector after some repetitions of a step; a client that is done keeps it while others go on.
+
+        Args:
+            step: Of the vector, the new one.
+            start: Where it begins.
+            most: How often at most, a number or one for each client.
+            settled: Of the vector before and after a step, whether there is nothing left to do.
+        """
+
+    def class_counts(self, classes: int) -> Vec:
+        """How many training samples each class has, in one tensor."""
 
     def step_size(self, lr: float | None = None) -> float:
         """The step size in this round."""
@@ -218,16 +250,47 @@ class LocalTask:
                 "or measure looks at the data in another way."
             )
 
+    @property
+    def classified(self) -> bool:
+        """Whether the targets are classes rather than quantities."""
+        return self.train.classified
+
+    def class_counts(self, classes: int) -> Vec:
+        """How many training samples each class has, in one tensor."""
+        return Vec({"counts": torch.bincount(self.train.targets, minlength=classes)})
+
+    def each_batch(
+        self,
+        step: Callable[..., tuple[Vec, ...]],
+        *start: Vec,
+        epochs: int | None = None,
+        share: float | None = None,
+    ) -> tuple[Vec, ...]:
+        """Vectors after a step of the method's own on each mini-batch; see :meth:`Task.each_batch`."""
+        vectors = start
+        for batch in self.batches(epochs) if share is None else self._sample_batches(share):
+            vectors = step(batch, *vectors)
+        return vectors
+
+    def repeat(self, step: Callable[[Vec], Vec], start: Vec, most: float, settled: Callable[[Vec, Vec], bool]) -> Vec:
+        """A vector after some repetitions of a step; see :meth:`Task.repeat`."""
+        vector = start
+        for _ in range(int(most)):
+            before, vector = vector, step(vector)
+            if settled(before, vector):
+                break
+        return vector
+
     def batches(self, epochs: int | None = None) -> Iterator[Samples]:
         """The mini-batches of some epochs, for methods whose step is not a plain one."""
         self._check_protected()
         for _ in range(self.solver.epochs if epochs is None else epochs):
             yield from self.train.shuffled(self.solver.batch_size or len(self.train), self._batches)
 
-    def sample_batches(self, share: float) -> Iterator[Samples]:
+    def _sample_batches(self, share: float) -> Iterator[Samples]:
         """The mini-batches of one pass over a random part of the local data."""
         self._check_protected()
-        count = max(1, round(share * len(self.train)))
+        count = part_size(share, len(self.train))
         part = torch.randperm(len(self.train), generator=self._batches)[:count].to(self.train.targets.device)
         yield from self.train[part].shuffled(self.solver.batch_size or count, self._batches)
 
@@ -270,13 +333,30 @@ class LocalTask:
 
     def _held_out(self, names: Sequence[str]) -> Tensor | None:
         """The positions of the samples that a phase is judged by; the same in all of a client's rounds."""
-        share, count = self.solver.validation_v or 0.0, len(self.train)
-        if count < 2 or not self.solver.stops_early(names, self.network.split.personal):
+        if len(self.train) < 2 or not self.solver.stops_early(names, self.network.split.personal):
             return None
         self._check_protected()
-        if self.train.belong_together:
-            draws = random.numpy_generator(self.seed, "validation of the personal phase", self.client)
-            return torch.as_tensor(self.train.held_out(share, draws)).to(self.train.targets.device)
-        stream = random.torch_generator(self.seed, "validation of the personal phase", self.client)
-        judges = min(max(round(share * count), 1), count - 1)
-        return torch.randperm(count, generator=stream)[:judges].sort().values.to(self.train.targets.device)
+        return judges(self.train, self.solver.validation_v or 0.0, self.seed, self.client)
+
+
+def part_size(share: float, count: int) -> int:
+    """How many samples a share of them is, at least one."""
+    return max(1, round(share * count))
+
+
+def judges(train: Samples, share: float, seed: int, client: int) -> Tensor:
+    """The positions of the samples that a client's personal phase is judged by.
+
+    Args:
+        train: Its training data, two samples or more.
+        share: How many of them, as a share.
+        seed: The run's seed.
+        client: The client's position.
+    """
+    count, purpose = len(train), "validation of the personal phase"
+    if train.belong_together:
+        draws = random.numpy_generator(seed, purpose, client)
+        return torch.as_tensor(train.held_out(share, draws)).to(train.targets.device)
+    stream = random.torch_generator(seed, purpose, client)
+    chosen = min(part_size(share, count), count - 1)
+    return torch.randperm(count, generator=stream)[:chosen].sort().values.to(train.targets.device)

@@ -67,6 +67,11 @@ class Vec(Mapping[str, Tensor]):
         """The number of coordinates."""
         return sum(t.numel() for t in self._tensors.values())
 
+    @property
+    def width(self) -> int:
+        """The number of coordinates of one client."""
+        return self.numel // max(len(next(iter(self.values()))), 1) if self.batched and len(self) else self.numel
+
     def __add__(self, other: Vec) -> Vec:
         return self._zip(other, torch.add)
 
@@ -118,21 +123,21 @@ class Vec(Mapping[str, Tensor]):
             raise FedapmError(f"two vectors both hold {sorted(common)[0]!r}, so they cannot be concatenated.")
         if self.batched != other.batched:
             single, batch = (other, self) if self.batched else (self, other)
-            return batch._new(self._expand(batch) | other._expand(batch)) if len(batch) else single
-        return self._new(self._tensors | other._tensors)
+            return batch.new(self._expand(batch) | other._expand(batch)) if len(batch) else single
+        return self.new(self._tensors | other._tensors)
 
     def only(self, names: Iterable[str]) -> Vec:
         """The part with these names."""
-        return self._new({n: self._tensors[n] for n in names})
+        return self.new({n: self._tensors[n] for n in names})
 
     def without(self, names: Iterable[str]) -> Vec:
         """The part without these names."""
         removed = set(names)
-        return self._new({n: t for n, t in self._tensors.items() if n not in removed})
+        return self.new({n: t for n, t in self._tensors.items() if n not in removed})
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Vec:
         """Apply a function to each tensor."""
-        return self._new({n: function(t) for n, t in self._tensors.items()})
+        return self.new({n: function(t) for n, t in self._tensors.items()})
 
     def zeros(self) -> Vec:
         """A vector of the same shape, all zero."""
@@ -162,11 +167,22 @@ class Vec(Mapping[str, Tensor]):
             near = closest(name, (self._tensors.keys() | other._tensors.keys()) - {name}, 1)
             hint = f" (closest: {near[0]!r})" if near else ""
             raise FedapmError(f"two vectors do not match: only one of them holds {name!r}{hint}.")
-        new = (self if self.batched else other)._new
+        new = (self if self.batched else other).new
         return new({n: function(t, other._tensors[n]) for n, t in self._tensors.items()})
 
-    def _new(self, tensors: dict[str, Tensor]) -> Vec:
+    def new(self, tensors: dict[str, Tensor]) -> Vec:
+        """A vector of the same client, or clients, with other coordinates."""
         return Vec(tensors)
+
+    def flat(self) -> Tensor:
+        """The coordinates in a row."""
+        return torch.cat([t.flatten() for t in self.values()])
+
+    def shaped(self, flat: Tensor) -> Vec:
+        """A vector of this one's names and shapes with other coordinates, which are given in a row."""
+        count = len(next(iter(self.values()))) if self.batched else 1
+        parts = torch.split(flat, [t.numel() // count for t in self.values()], -1)
+        return self.new({n: part.reshape(t.shape) for (n, t), part in zip(self.items(), parts, strict=True)})
 
     def _expand(self, batch: Vec) -> dict[str, Tensor]:
         """These tensors, repeated for each client of a batched vector."""

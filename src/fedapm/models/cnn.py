@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedapm.core.dropout import Dropout
 from fedapm.core.forward import Step
-from fedapm.models.dropout import Dropout
 
 
 class CNN(nn.Module):

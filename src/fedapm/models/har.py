@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedapm.core.dropout import Dropout
 from fedapm.core.forward import Step
 from fedapm.models.attention import AttentionPooling
-from fedapm.models.dropout import Dropout
 from fedapm.models.sequences import GRU, Convolutions, step_mask, value_shapes
 
 

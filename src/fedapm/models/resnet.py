@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from fedapm.core.dropout import Dropout
 from fedapm.core.forward import Step
 from fedapm.errors import FedapmError, did_you_mean
-from fedapm.models.dropout import Dropout
 
 STEMS = ("small", "large")
 NORMS = ("group", "batch")

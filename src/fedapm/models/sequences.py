@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedapm.core.dropout import Dropout
 from fedapm.errors import FedapmError
-from fedapm.models.dropout import Dropout
 
 
 def step_mask(lengths: Tensor | None, values: Tensor, dim: int = 1) -> Tensor:

@@ -14,7 +14,7 @@ from fedapm.core.metrics import BatchedPredictions, Score
 from fedapm.core.vec import Vec
 from fedapm.simulation.batched.losses import losses
 from fedapm.simulation.batched.network import BatchedNetwork, LinearChain
-from fedapm.simulation.batched.task import side_by_side
+from fedapm.simulation.batched.stacked import side_by_side
 from fedapm.simulation.problem import Problem
 
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedapm.simulation.batched.dropout import Masks
+
 Parameters = Mapping[str, Tensor]
 BatchedNames = frozenset[str]
 """The names of parameters that have a first dimension of clients."""
@@ -98,6 +100,36 @@ class Elementwise:
         """f′(x)·dy."""
         del parameters, batched, x
         return self.slope(dy, y)
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """y = x ⊙ mask while a network is trained, with masks that are drawn for each step; y = x otherwise."""
+
+    rate: float
+    whole_numbers: bool
+    """Whether four elements of the mask are made of each random number."""
+    names: tuple[str, ...] = ()
+
+    def forward(self, parameters: Parameters, batched: BatchedNames, x: Tensor) -> Tensor:
+        """x, where no mask is drawn."""
+        del parameters, batched
+        return x
+
+    def grads(self, x: Tensor, dy: Tensor) -> Grads:
+        """It has no parameters."""
+        del x, dy
+        return {}
+
+    def back(self, parameters: Parameters, batched: BatchedNames, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+        """The same."""
+        del parameters, batched, x, y
+        return dy
+
+    def drawn(self, x: Tensor, masks: Masks) -> Elementwise:
+        """The layer with a mask for these values."""
+        mask = masks(x.shape, x.dtype, self.rate, self.whole_numbers)
+        return Elementwise(lambda values: values * mask, lambda dy, _: dy * mask)
 
 
 RELU = Elementwise(torch.relu, lambda dy, y: torch.ops.aten.threshold_backward(dy, y, 0))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedapm.core.batched import NotBatchable
-from fedapm.core.network import Loss
+from fedapm.core.network import Loss, OwnLoss
 from fedapm.simulation.problem import squared_error
 
 
@@ -22,6 +22,12 @@ class BatchedLoss(Protocol):
 
     def slope(self, outputs: Any) -> tuple[Tensor, Tensor]:
         """The losses, and the gradient of their sum in the outputs."""
+
+
+def mean_over_samples(loss: Loss, targets: Tensor) -> bool:
+    """Whether a loss is known to be a mean over samples, so that some of them can be given no weight."""
+    classes = targets.dim() == 2 and not targets.is_floating_point()
+    return loss is squared_error or (loss is functional.cross_entropy and classes)
 
 
 def losses(loss: Loss, targets: Tensor, weights: Tensor | None) -> BatchedLoss:
@@ -46,7 +52,11 @@ class Plain:
             return _mean(squares.reshape(*self.targets.shape[:2], -1).mean(-1), self.weights)
         if self.weights is not None:
             raise NotBatchable("clients' batches differ in size, and the loss is not known to be a mean over samples")
-        losses: Tensor = torch.vmap(self.loss)(outputs, self.targets)
+        losses: Tensor
+        if isinstance(self.loss, OwnLoss) and self.loss.own.batched:
+            losses = torch.vmap(self.loss.function)(outputs, self.targets, *self.loss.own.values())
+        else:
+            losses = torch.vmap(self.loss)(outputs, self.targets)
         return losses
 
     def slope(self, outputs: Any) -> tuple[Tensor, Tensor]:

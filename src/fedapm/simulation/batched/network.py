@@ -6,7 +6,8 @@ Networks of fully connected layers become batched matrix products. All others go
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -14,12 +15,15 @@ from torch import Tensor, fx, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from fedapm.core.dropout import Dropout
+from fedapm.simulation.batched.dropout import KNOWN, Masks, dropouts, masked
 from fedapm.simulation.batched.layers import (
     IDENTITY,
     RELU,
     SIGMOID,
     TANH,
     BatchedNames,
+    Dropping,
     Flatten,
     Grads,
     Layer,
@@ -36,11 +40,22 @@ FUNCTIONS = {torch.relu: RELU, torch.tanh: TANH, torch.sigmoid: SIGMOID, functio
 class BatchedNetwork(Protocol):
     """A network's forward and backward pass for several clients. Inputs are (clients, samples, …)."""
 
+    @property
+    def draws(self) -> bool:
+        """Whether it drops values in training."""
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether the second dimension of all values in it is known to count samples."""
+
+    def dropping(self, before: Sequence[str], rate: float) -> BatchedNetwork:
+        """The same with dropout in front of some layers."""
+
     def cut(self, trained: Collection[str]) -> tuple[BatchedNetwork | None, BatchedNetwork]:
         """The part that training does not change, if it can be had by itself, and the rest."""
 
     def outputs(self, parameters: Parameters, batched: BatchedNames, inputs: Sequence[Tensor]) -> Any:
-        """What the network says."""
+        """What the network says, without dropout."""
 
     def gradient(
         self,
@@ -49,8 +64,9 @@ class BatchedNetwork(Protocol):
         trained: Sequence[str],
         inputs: Sequence[Tensor],
         losses: BatchedLoss,
+        masks: Masks | None = None,
     ) -> tuple[list[Tensor], Tensor]:
-        """Every client's gradient of its loss in the trained parameters, and the losses."""
+        """Every client's gradient of its loss in the trained parameters, and the losses; masks are for training."""
 
 
 def batched_network(module: nn.Module) -> BatchedNetwork:
@@ -68,20 +84,60 @@ class VmapNetwork:
     """Any network that vmap takes."""
 
     module: nn.Module
+    before: tuple[str, ...] = ()
+    """Layers with dropout in front of them, beside the dropout that is in the network."""
+    rate: float = 0.0
+
+    @property
+    def draws(self) -> bool:
+        """Whether it drops values in training."""
+        return bool(self.rate and self.before) or bool(dropouts(self.module))
+
+    @property
+    def by_sample(self) -> bool:
+        """A network may put its samples where it likes."""
+        return False
+
+    def dropping(self, before: Sequence[str], rate: float) -> BatchedNetwork:
+        """The same with dropout in front of some layers."""
+        return replace(self, before=tuple(before), rate=rate)
 
     def cut(self, trained: Collection[str]) -> tuple[BatchedNetwork | None, BatchedNetwork]:
         """It is one piece."""
         del trained
         return None, self
 
-    def outputs(self, parameters: Parameters, batched: BatchedNames, inputs: Sequence[Tensor]) -> Any:
+    def outputs(
+        self, parameters: Parameters, batched: BatchedNames, inputs: Sequence[Tensor], masks: Masks | None = None
+    ) -> Any:
         """The module mapped over clients."""
+        drawn = () if masks is None else self._drawn(parameters, batched, inputs, masks)
 
-        def one(own: Parameters, *parts: Tensor) -> Any:
-            return functional_call(self.module, dict(own), parts)
+        def one(own: Parameters, own_masks: Sequence[Tensor], *parts: Tensor) -> Any:
+            if masks is None:
+                return functional_call(self.module, dict(own), parts)
+            following = iter(own_masks)
+            with masked(self.module, self.before, self.rate, lambda *_: next(following)):
+                return functional_call(self.module, dict(own), parts)
 
         dimensions = {name: 0 if name in batched else None for name in parameters}
-        return torch.vmap(one, in_dims=(dimensions, *[0] * len(inputs)))(dict(parameters), *inputs)
+        return torch.vmap(one, in_dims=(dimensions, 0, *[0] * len(inputs)))(dict(parameters), drawn, *inputs)
+
+    @torch.no_grad()
+    def _drawn(
+        self, parameters: Parameters, batched: BatchedNames, inputs: Sequence[Tensor], masks: Masks
+    ) -> tuple[Tensor, ...]:
+        """The masks of one forward pass. One client shows what is dropped: nothing random is allowed within vmap."""
+        asked: list[tuple[torch.Size, torch.dtype, float, bool]] = []
+
+        def note(values: Tensor, rate: float, whole_numbers: bool) -> Tensor:
+            asked.append((values.shape, values.dtype, rate, whole_numbers))
+            return torch.ones((), dtype=values.dtype)
+
+        with masked(self.module, self.before, self.rate, note):
+            own = {n: t[0] if n in batched else t for n, t in parameters.items()}
+            functional_call(self.module, own, tuple(values[0] for values in inputs))
+        return tuple(masks((len(inputs[0]), *shape), *what) for shape, *what in asked)
 
     def gradient(
         self,
@@ -90,10 +146,11 @@ class VmapNetwork:
         trained: Sequence[str],
         inputs: Sequence[Tensor],
         losses: BatchedLoss,
+        masks: Masks | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         """By autograd."""
         active = {n: parameters[n].detach().requires_grad_(True) for n in trained}
-        client_losses = losses(self.outputs({**parameters, **active}, batched, inputs))
+        client_losses = losses(self.outputs({**parameters, **active}, batched, inputs, masks))
         grads = torch.autograd.grad(client_losses.sum(), [*active.values()], materialize_grads=True, allow_unused=True)
         return list(grads), client_losses.detach()
 
@@ -104,9 +161,32 @@ class LinearChain:
 
     layers: tuple[Layer, ...]
 
+    @cached_property
+    def draws(self) -> bool:
+        """Whether it drops values in training."""
+        return any(isinstance(layer, Dropping) for layer in self.layers)
+
+    @property
+    def by_sample(self) -> bool:
+        """All values are (clients, samples, …)."""
+        return True
+
+    def dropping(self, before: Sequence[str], rate: float) -> BatchedNetwork:
+        """The same with dropout in front of some layers."""
+        layers: list[Layer] = []
+        for layer in self.layers:
+            if isinstance(layer, Linear) and layer.name in before:
+                layers.append(Dropping(rate, whole_numbers=True))
+            layers.append(layer)
+        return LinearChain(tuple(layers))
+
     def cut(self, trained: Collection[str]) -> tuple[BatchedNetwork | None, BatchedNetwork]:
-        """Before and from the first layer that is trained."""
-        place = next((k for k, layer in enumerate(self.layers) if set(layer.names) & set(trained)), 0)
+        """Before and from the first layer that is trained or that drops values."""
+
+        def changes(layer: Layer) -> bool:
+            return isinstance(layer, Dropping) or any(name in trained for name in layer.names)
+
+        place = next((k for k, layer in enumerate(self.layers) if changes(layer)), 0)
         return (LinearChain(self.layers[:place]) if place else None), LinearChain(self.layers[place:])
 
     def outputs(self, parameters: Parameters, batched: BatchedNames, inputs: Sequence[Tensor]) -> Tensor:
@@ -124,27 +204,38 @@ class LinearChain:
         trained: Sequence[str],
         inputs: Sequence[Tensor],
         losses: BatchedLoss,
+        masks: Masks | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         """By the chain rule, back to the first layer that is trained."""
-        values = [*inputs]
-        for layer in self.layers:
+        values, layers = [*inputs], list(self.layers)
+        for k, layer in enumerate(layers):
+            if masks is not None and isinstance(layer, Dropping):
+                layers[k] = layer = layer.drawn(values[-1], masks)
             values.append(layer.forward(parameters, batched, values[-1]))
         client_losses, dy = losses.slope(values[-1])
         grads = Grads()
-        for k in range(len(self.layers) - 1, -1, -1):
-            layer, x = self.layers[k], values[k]
+        first = next((k for k, layer in enumerate(layers) if any(n in trained for n in layer.names)), len(layers))
+        for k in range(len(layers) - 1, first - 1, -1):
+            layer, x = layers[k], values[k]
             if any(n in trained for n in layer.names):
                 for name, grad in layer.grads(x, dy).items():
                     grads[name] = grads[name] + grad if name in grads else grad
-            if k:
+            if k > first:
                 dy = layer.back(parameters, batched, x, values[k + 1], dy)
         return [grads[n] if n in grads else torch.zeros_like(parameters[n]) for n in trained], client_losses
+
+
+class _Tracer(fx.Tracer):
+    """Takes every known dropout for one operation."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m) in KNOWN or super().is_leaf_module(m, module_qualified_name)
 
 
 def _linear(module: nn.Module) -> LinearChain | None:
     """The chain that the network is, if it is nothing but fully connected layers and simple functions."""
     try:
-        graph = fx.symbolic_trace(module).graph
+        graph = _Tracer().trace(module)
     except Exception:  # a forward pass that cannot be traced may raise anything
         return None
     parts = dict(module.named_modules())
@@ -174,6 +265,8 @@ def _layer(node: fx.Node, parts: Mapping[str, nn.Module]) -> Layer | None:
             return Linear(str(node.target), part.bias is not None)
         if type(part) is nn.Flatten and part.start_dim == 1 and part.end_dim == -1:
             return Flatten()
+        if isinstance(part, nn.Dropout) and type(part) in KNOWN:
+            return Dropping(part.p, type(part) is Dropout and not part.inplace) if part.p else IDENTITY
         return MODULES.get(type(part))
     flat = node.args[1:] == (1,) and not node.kwargs
     if node.op == "call_method":

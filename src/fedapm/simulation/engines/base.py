@@ -335,16 +335,28 @@ def local_work(logs: Sequence[Sequence[SolveStats]]) -> dict[str, float | int] |
     solved = [log for log in logs if log]
     if not solved:
         return None
-    losses = [loss for log in solved if (loss := log[-1].loss) is not None and math.isfinite(loss)]
-    work: dict[str, float | int] = {
-        "epochs": sum(step.epochs for log in solved for step in log) / len(solved),
-    }
-    if losses:
-        work["train_loss"] = math.fsum(losses) / len(losses)
-    ruled = [(last.xi, last.residual) for log in solved if (last := log[-1]).xi is not None]
+    last = [log[-1] for log in solved]
+    ruled = [(step.xi, step.residual) for step in last if step.xi is not None]
+    return summed_up([sum(step.epochs for step in log) for log in solved], [step.loss for step in last], ruled)
+
+
+def summed_up(
+    epochs: Sequence[float], losses: Sequence[float | None], ruled: Sequence[tuple[float, float | None]]
+) -> dict[str, float | int]:
+    """What the local solvers of a round did, for its record.
+
+    Args:
+        epochs: How many each client did, one or more clients.
+        losses: The mean loss of each one's last epoch, where there was one.
+        ruled: ξ and what was reached, of clients under the ξ-rule.
+    """
+    work: dict[str, float | int] = {"epochs": sum(epochs) / len(epochs)}
+    known = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+    if known:
+        work["train_loss"] = math.fsum(known) / len(known)
     if ruled:
-        work["xi"] = math.fsum(xi or 0.0 for xi, _ in ruled) / len(ruled)
-        known = [r for _, r in ruled if r is not None and math.isfinite(r)]
-        work |= {"residual": max(known)} if known else {}
-        work["missed"] = sum(r is None or not r <= (xi or 0.0) for xi, r in ruled)
+        work["xi"] = math.fsum(xi for xi, _ in ruled) / len(ruled)
+        residuals = [r for _, r in ruled if r is not None and math.isfinite(r)]
+        work |= {"residual": max(residuals)} if residuals else {}
+        work["missed"] = sum(r is None or not r <= xi for xi, r in ruled)
     return work

@@ -14,19 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch import Tensor
 
 from fedapm.core.algorithm import Aggregate, Algorithm, ClientUpdate, State, Upload
-from fedapm.core.batched import BatchedVec, NotBatchable, PerClient, batched
+from fedapm.core.batched import BatchedVec, NotBatchable, PerClient, batched, wide
 from fedapm.core.messages import OnceLogger
 from fedapm.core.metrics import Score
-from fedapm.core.solver import SolveStats
 from fedapm.core.vec import Vec, total
+from fedapm.simulation.batched.dropout import dropouts, unknown_draws
 from fedapm.simulation.batched.evaluate import can_evaluate, evaluate
 from fedapm.simulation.batched.network import batched_network
-from fedapm.simulation.batched.task import DROPOUT_DRAWS, BatchedTask
-from fedapm.simulation.engines.base import DriftingResult
+from fedapm.simulation.batched.task import BatchedTask
+from fedapm.simulation.engines.base import DriftingResult, summed_up
 from fedapm.simulation.engines.sequential import SequentialEngine, evaluate_client, personalize_client, train_client
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import InitClient, Store, Undo
@@ -210,8 +209,8 @@ class Chunk:
     state: State
     u: BatchedVec
     finite: Tensor
-    log: list[SolveStats]
-    losses: Tensor | None
+    work: list[tuple[float, float | None, tuple[float, float] | None]]
+    """Each client's epochs, its last loss, and under the ξ-rule ξ and what was reached; empty if nothing was solved."""
     size: int
     """The bytes that each of them sends."""
     unit: float
@@ -221,19 +220,20 @@ class Chunk:
     def of(cls, clients: list[int], update: ClientUpdate, task: BatchedTask) -> Chunk:
         """From what a method made of stacks."""
         count = len(clients)
-        sums = {name: _wide(vector, count) for name, vector in update.upload.sums.items()}
+        sums = {name: wide(vector, count) for name, vector in update.upload.sums.items()}
         state = _wide_state(update.state, count)
-        u = _wide(update.u, count)
+        u = wide(update.u, count)
         finite = _finite((*sums.values(), *state.vectors.values(), u), task)
         weight: Any = update.upload.weight
         weights = (
             weight.values if isinstance(weight, PerClient) else torch.full((count,), float(weight), dtype=torch.float64)
         )
-        sent = sums.values() if update.upload.wire is None else [_wide(update.upload.wire, count)]
+        sent = sums.values() if update.upload.wire is None else [wide(update.upload.wire, count)]
         size = sum(v.nbytes // max(count, 1) for v in sent) + (8 if sums else 0)
         unit: Any = update.upload.unit
         unit = float(unit.values.abs().max()) if isinstance(unit, PerClient) else abs(float(unit))
-        return cls(clients, sums, weights, state, u, finite, task.log, task.losses, size, unit)
+        work = list(zip(task.epochs, task.losses, task.reached, strict=True)) if task.log else []
+        return cls(clients, sums, weights, state, u, finite, work, size, unit)
 
 
 class BatchedResult:
@@ -267,19 +267,16 @@ class BatchedResult:
         self.total, self.bytes_told = screening.total, screening.nbytes
 
     def _local(self) -> dict[str, float | int] | None:
-        if not self.good or not self._chunks[0].log:
-            return None
-        work: dict[str, float | int] = {"epochs": sum(step.epochs for step in self._chunks[0].log)}
-        losses = [
-            loss
+        done = [
+            own
             for c in self._chunks
-            if c.losses is not None
-            for loss in c.losses[c.finite].tolist()
-            if math.isfinite(loss)
+            for own, good in zip(c.work, c.finite.tolist() if c.work else [], strict=True)
+            if good
         ]
-        if losses:
-            work["train_loss"] = math.fsum(losses) / len(losses)
-        return work
+        if not done:
+            return None
+        epochs, losses, reached = zip(*done, strict=True)
+        return summed_up(epochs, losses, [pair for pair in reached if pair is not None])
 
     def drift(self, server: State, names: Sequence[str]) -> float | None:
         """Mean over clients of Σ over shared tensors ‖u_i − ū‖; without a server model ū is the clients' mean."""
@@ -322,24 +319,16 @@ def unable(problem: Problem) -> str | None:
     for name in problem.start(0).buffers:
         return f"the buffer {name} belongs to one client each"
     network = problem.network(0)
-    if problem.solver.dropout_v and network.personal_layers(network.split.personal):
-        return DROPOUT_DRAWS
-    for name, part in network.module.named_modules():
-        if isinstance(part, _DropoutNd) and part.p > 0:
-            return f"the draws of {name} ({type(part).__name__}) belong to one client each"
-        if isinstance(part, nn.RNNBase) and part.dropout > 0:
-            return f"the draws of {name} ({type(part).__name__}) belong to one client each"
+    if (part := unknown_draws(network.module)) is not None:
+        return f"the draws of {part} belong to one client each"
+    drops = dropouts(network.module) or (problem.solver.dropout_v and network.personal_layers(network.split.personal))
+    if drops and problem.device.type != "cpu":
+        return f"dropout is drawn client by client on {problem.device.type}"
     return None
 
 
-def _wide(vector: Vec, count: int) -> BatchedVec:
-    if isinstance(vector, BatchedVec):
-        return vector
-    return BatchedVec({n: t.expand(count, *t.shape) for n, t in vector.items()})
-
-
 def _wide_state(state: State, count: int) -> State:
-    return State(**{f: _wide(v, count) if isinstance(v, Vec) else v for f, v in state.items()})
+    return State(**{f: wide(v, count) if isinstance(v, Vec) else v for f, v in state.items()})
 
 
 def _finite(vectors: Iterable[Vec], task: BatchedTask) -> Tensor:
