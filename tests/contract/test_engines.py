@@ -46,6 +46,11 @@ def clients(request) -> Federation:
     return made_clients(RAGGED if request.param == "ragged" else IID(CLIENTS))
 
 
+@pytest.fixture(scope="module")
+def ragged() -> Federation:
+    return made_clients(RAGGED)
+
+
 def quick(name: str) -> Algorithm:
     """A method; the paper's ξ-rule goes to its cap in every solve here, and a lower cap is as good for a contract."""
     return KINDS[name](max_epochs=3) if name == "fedapm-paper" else KINDS[name]()
@@ -166,17 +171,17 @@ class CurvedDropping(Curved):
 
 @pytest.mark.parametrize("model", [Dropping, CurvedDropping])
 @pytest.mark.parametrize("name", ["fedsim", "pfedme"])
-def test_every_client_drops_what_it_would_drop_by_itself(clients, model, name):
-    alone, _, _ = run(clients, name, SequentialEngine, rounds=2, model=model)
-    many, _, engine = run(clients, name, VectorizedEngine, rounds=2, model=model)
+def test_every_client_drops_what_it_would_drop_by_itself(ragged, model, name):
+    alone, _, _ = run(ragged, name, SequentialEngine, rounds=2, model=model)
+    many, _, engine = run(ragged, name, VectorizedEngine, rounds=2, model=model)
     assert engine.fallback_reasons == []
     assert gap(many.server, alone.server) < 1e-9
 
 
-def test_clients_stop_at_a_time_of_their_own_side_by_side(clients):
+def test_clients_stop_at_a_time_of_their_own_side_by_side(ragged):
     """Under the ξ-rule some end early, some late, and some miss their ξ, as by themselves."""
     expected, found = (
-        run(clients, "fedapm", engine, rounds=3, method=FedAPM(xi=0.02, max_epochs=12, v_at="local"))
+        run(ragged, "fedapm", engine, rounds=3, method=FedAPM(xi=0.02, max_epochs=12, v_at="local"))
         for engine in (SequentialEngine, VectorizedEngine)
     )
     assert found[2].fallback_reasons == []
@@ -218,9 +223,9 @@ def test_an_l2_term_of_the_personal_part_is_the_same_side_by_side(clients):
     assert gap(plain.server, alone.server) > 1e-3, "it does something"
 
 
-def test_two_l2_terms_at_once_are_the_same_side_by_side(clients):
-    alone, _, _ = run(clients, "fedsim", SequentialEngine, rounds=2, weight_decay_v=0.1)
-    many, _, engine = run(clients, "fedsim", VectorizedEngine, rounds=2, weight_decay_v=0.1)
+def test_two_l2_terms_at_once_are_the_same_side_by_side(ragged):
+    alone, _, _ = run(ragged, "fedsim", SequentialEngine, rounds=2, weight_decay_v=0.1)
+    many, _, engine = run(ragged, "fedsim", VectorizedEngine, rounds=2, weight_decay_v=0.1)
     assert engine.fallback_reasons == []
     assert gap(many.server, alone.server) < 1e-9
 

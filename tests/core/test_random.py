@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapm.core.random import key, numpy_generator, seeded_globally, torch_generator
+from fedapm.core.random import key, numpy_generator, seeded_globally, torch_generator, torch_generators
 from tests.helpers.unit import few
 
 KEYS = [(0, "batches", 1, 2), (1, "batches", 1, 2), (0, "forward", 1, 2), (0, "batches", 2, 2), (0, "batches", 1, 3)]
@@ -108,3 +108,10 @@ def test_neighbouring_keys_are_not_correlated() -> None:
     draws = np.stack([numpy_generator(0, "clients", k).random(500) for k in range(20)])
     off_diagonal = np.corrcoef(draws)[~np.eye(20, dtype=bool)]
     assert np.abs(off_diagonal).max() < 0.25
+
+
+def test_the_streams_of_several_clients_are_those_of_each_by_itself():
+    together = torch_generators(7, "batches", [3, 10, 0], 2)
+    assert [s.initial_seed() for s in together] == [
+        torch_generator(7, "batches", k, 2).initial_seed() for k in (3, 10, 0)
+    ]

@@ -7,7 +7,7 @@ the number of workers, or a resumed run.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,7 +16,17 @@ import torch
 
 def key(seed: int, purpose: str, *ids: int | str) -> int:
     """A 63-bit hash of the key."""
-    text = "\x1f".join([str(seed), purpose, *(repr(part) if isinstance(part, str) else str(part) for part in ids)])
+    text = "\x1f".join([str(seed), purpose, *[repr(part) if isinstance(part, str) else str(part) for part in ids]])
+    return _hashed(text)
+
+
+def torch_generators(seed: int, purpose: str, clients: Sequence[int], *ids: int) -> list[torch.Generator]:
+    """A torch generator for each client: those of the keys (seed, purpose, client, ids)."""
+    before, after = f"{seed}\x1f{purpose}\x1f", "".join([f"\x1f{part}" for part in ids])
+    return [torch.Generator().manual_seed(_hashed(f"{before}{client}{after}")) for client in clients]
+
+
+def _hashed(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 

@@ -107,6 +107,7 @@ class Loop:
         schedule.sampling.size(len(problem))
         self.state = RunState(0, algorithm.server_init(problem.u0))
         self._record: RoundRecord = {}
+        self._selected: tuple[int, list[int]] = 0, []
 
     def run(self, resumed: Resumed | None = None, records: Sequence[RoundRecord] = ()) -> RunState:
         """Run to the last round, or until a callback stops the run.
@@ -206,8 +207,10 @@ class Loop:
         return self.algorithm.stop_before(round + 1, len(self.problem))
 
     def select(self, round: int) -> list[int]:
-        """The clients of a round."""
-        return self.schedule.sampling.draw(len(self.problem), self.problem.seed, round)
+        """The clients of a round; drawn once for the round before, which announces it, and for the round itself."""
+        if self._selected[0] != round:
+            self._selected = round, self.schedule.sampling.draw(len(self.problem), self.problem.seed, round)
+        return list(self._selected[1])
 
     def _start_record(
         self, after: RunState, before: RunState, selected: Sequence[int] = (), result: RoundResult | None = None

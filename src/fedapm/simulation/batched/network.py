@@ -137,7 +137,8 @@ class VmapNetwork:
         with masked(self.module, self.before, self.rate, note):
             own = {n: t[0] if n in batched else t for n, t in parameters.items()}
             functional_call(self.module, own, tuple(values[0] for values in inputs))
-        return tuple(masks((len(inputs[0]), *shape), *what) for shape, *what in asked)
+        clients = len(inputs[0])
+        return tuple(masks((clients, *shape), dtype, rate, whole) for shape, dtype, rate, whole in asked)
 
     def gradient(
         self,

@@ -72,7 +72,7 @@ class BatchedTask:
 
     def streams(self, purpose: str) -> list[torch.Generator]:
         """A random stream of this round for each client."""
-        return [random.torch_generator(self.seed, purpose, k, self.round) for k in self.clients]
+        return random.torch_generators(self.seed, purpose, self.clients, self.round)
 
     def minimize(
         self,

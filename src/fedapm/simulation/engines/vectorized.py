@@ -289,7 +289,7 @@ class BatchedResult:
             copies = torch.cat([_finite_rows(c, name) for c in self._chunks])
             middle = center[name] if center is not None else copies.mean(0)
             gaps = (copies - middle).flatten(1)
-            drift += torch.linalg.vector_norm(gaps, dim=1, dtype=torch.float64).sum().item()
+            drift += torch.linalg.vector_norm(gaps, dim=1).double().sum().item()
         drift /= len(self.good)
         return drift if math.isfinite(drift) else None
 
