@@ -20,7 +20,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torchmetrics.classification import MulticlassAccuracy
 
 import fedapm
 from fedapm import METHODS, EarlyStopping, FedAlt, FedAPM, Federation, FedProx, Interrupted, Metric, Result
@@ -303,6 +302,8 @@ def error_rate(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def test_metrics_of_ones_own_stand_beside_the_others(tmp_path: Path) -> None:
+    from torchmetrics.classification import MulticlassAccuracy
+
     confident = Metric(
         "confident", "Confident", lambda predictions: float(predictions.outputs.abs().max()), data="train"
     )

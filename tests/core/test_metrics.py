@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
-from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
 
 from fedapm.core.metrics import METRICS, Predictions, Score, _ranks, distribution, one_vs_rest_auc, summarize
 from tests.helpers.unit import few
@@ -41,6 +40,9 @@ def predictions(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
 @few
 @given(predictions())
 def test_scores_agree_with_torchmetrics(found: tuple[torch.Tensor, torch.Tensor]) -> None:
+    # loaded where it is used: every worker imports this file, and one of them runs it
+    from torchmetrics.functional.classification import multiclass_accuracy, multiclass_auroc, multiclass_f1_score
+
     logits, truth = found
     count = logits.shape[1]
     chance = torch.softmax(logits.double(), 1)
