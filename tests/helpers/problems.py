@@ -135,12 +135,13 @@ def run(
     theory: bool = False,
     watch: list[Picture] | None = None,
     evaluate_every: int = 10**9,
+    engine: type[LocalEngine] = SequentialEngine,
 ) -> tuple[Picture, list[RoundRecord]]:
     """Run a method; ``watch`` collects a picture of each round that later rounds do not change."""
     problem.rounds = rounds
     schedule = Schedule(rounds, Sampling(fraction), evaluate_every, stationarity, theory)
-    engine = SequentialEngine(problem, method)
-    return play(problem, method, schedule, [Watcher(watch, engine)] if watch is not None else [], engine)
+    runner = engine(problem, method)
+    return play(problem, method, schedule, [Watcher(watch, runner)] if watch is not None else [], runner)
 
 
 class Watcher(Callback):

@@ -7,14 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from fedapm import FedADMM, FedAlt, FedAPM, FedAPMPaper, Federation
+from fedapm import FedADMM, FedAlt, FedAPM, FedAPMPaper, Federation, FedSim
+from fedapm.core.algorithm import State
 from fedapm.core.solver import Prox, SGDConfig, UntilStationary
 from fedapm.core.split import SplitRule
 from fedapm.core.vec import Vec, mean
 from fedapm.data import Dirichlet
 from fedapm.data.clients import ClientData
 from fedapm.data.sets.digits import federation
+from fedapm.errors import FedapmError
 from fedapm.models import DigitsNet
+from fedapm.simulation.engines.sequential import SequentialEngine
+from fedapm.simulation.engines.vectorized import VectorizedEngine
 from fedapm.simulation.problem import Problem, Weighting
 from tests.helpers.problems import convex, run
 
@@ -54,6 +58,51 @@ def test_with_little_penalty_and_as_little_of_h_it_is_nearly_fedalt(clients):
         gaps.append((a.server.u - b.server.u).norm() / b.server.u.norm())
     assert gaps[1] < 1e-4
     assert gaps[1] < gaps[0] / 100
+
+
+def test_both_parts_at_once_without_a_penalty_are_fedsim(clients):
+    apm = FedAPM(rho=0.0, sigma=0.0, phases="joint")
+    a, _ = run(digits(clients, apm), apm, 3, 0.5)
+    b, _ = run(digits(clients, FedSim()), FedSim(), 3, 0.5)
+    close(a.server.u, b.server.u)
+    for k in range(len(clients)):
+        close(a.store.get(k).state.v, b.store.get(k).state.v, 1e-5)
+
+
+def test_with_nothing_personal_both_parts_at_once_are_the_shared_phase(clients):
+    ends = [run(digits(clients, a, SplitRule()), a, 2, 0.5)[0] for a in (FedAPM(), FedAPM(phases="joint"))]
+    assert ends[0].server.u.equal(ends[1].server.u)
+
+
+def test_both_parts_at_once_by_hand(clients):
+    rho, sigma, lr = 0.4, 0.1, 0.05
+    method = FedAPM(rho=rho, sigma=sigma, phases="joint")
+    problem = digits(clients, method, solver=SGDConfig(lr=lr, epochs=2, batch_size=0))
+    u0, v0 = problem.u0, problem.start(0).v0
+    pi, there = 0.01 * u0, State(u=0.9 * u0)
+    reply = method.client_update(there, method.client_init(u0, v0).replace(pi=pi), problem.task(0, 1))
+    u, v = there.u, v0
+    for _ in range(2):
+        gradient = problem.task(0, 1).gradient(u | v)
+        u, v = (
+            u - lr * (gradient.only(u) + pi + rho * (u - there.u)),
+            v - lr * (gradient.only(v) + sigma * (v - v0)),
+        )
+    close(reply.state.u, u)
+    close(reply.state.v, v)
+    close(reply.state.pi, pi + rho * (u - there.u))
+
+
+def test_several_clients_at_once_agree_with_one_by_one(clients):
+    method = FedAPM(phases="joint", sigma=0.3)
+    ends = [run(digits(clients, method), method, 2, 0.5, engine=e)[0] for e in (SequentialEngine, VectorizedEngine)]
+    close(ends[0].server.u, ends[1].server.u, 1e-5)
+
+
+@pytest.mark.parametrize("given", [{"lr_v": 0.1}, {"epochs_v": 2}, {"v_at": "local"}])
+def test_settings_of_a_personal_phase_are_refused_where_there_is_none(given):
+    with pytest.raises(FedapmError, match="no personal phase"):
+        FedAPM(phases="joint", **given)
 
 
 @pytest.mark.parametrize("server", ["participants", "all"])

@@ -56,6 +56,7 @@ def test_fedapm_reaches_the_kkt_point(known, solved):
         ({"v_at": "shared", "u_start": "shared"}, 1.0, 100),
         ({"v_at": "local", "u_start": "local"}, 0.5, 200),
         ({"relax": 1.6}, 0.5, 200),
+        ({"phases": "joint", "v_at": "shared", "u_start": "shared"}, 0.5, 200),
     ],
 )
 def test_so_it_does_from_other_starts_and_with_half_of_the_clients(known, options, fraction, rounds):

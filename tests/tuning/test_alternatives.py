@@ -23,16 +23,29 @@ def scores(*seeds: list[float]) -> list[Score]:
     return [Score(tuple(values), 1.0) for values in seeds]
 
 
-def test_the_alternatives_of_fedapm_are_fedalt_the_correction_and_own_copies() -> None:
-    cautious, corrected, copies = FedAPM(kappa=0.3).alternatives().values()
-    assert cautious == FedAPM(kappa=0.3, rho=0.0, sigma=0.0, evaluate="shared")
-    assert corrected == FedAPM(kappa=0.3, evaluate="shared")
-    assert copies == FedAPM(kappa=0.3, evaluate="local")
+def test_the_alternatives_of_fedapm_are_fedalt_the_correction_both_at_once_and_own_copies() -> None:
+    cautious, corrected, joint, copies = FedAPM(kappa=0.3).alternatives().values()
+    apart = FedAPM(kappa=0.3, phases="alternating")
+    assert cautious == replace(apart, rho=0.0, sigma=0.0, evaluate="shared")
+    assert corrected == replace(apart, evaluate="shared")
+    assert joint == FedAPM(kappa=0.3, phases="joint", evaluate="shared")
+    assert copies == replace(apart, evaluate="local")
+
+
+def test_where_nothing_is_personal_there_is_nothing_to_do_at_once() -> None:
+    assert not any(each.phases == "joint" for each in FedAPM().alternatives(personal=False).values())
 
 
 @pytest.mark.parametrize(
     ("given", "count"),
-    [({"rho": 0.1}, 2), ({"sigma": 0.0}, 2), ({"evaluate": "local"}, 2), ({"rho": 0.1, "evaluate": "shared"}, 1)],
+    [
+        ({"rho": 0.1}, 3),
+        ({"sigma": 0.0}, 3),
+        ({"evaluate": "local"}, 3),
+        ({"rho": 0.1, "evaluate": "shared"}, 2),
+        ({"rho": 0.1, "evaluate": "shared", "phases": "joint"}, 1),
+        ({"lr_v": 0.1, "rho": 0.1}, 2),
+    ],
 )
 def test_what_was_said_is_not_tried_otherwise(given: dict[str, Any], count: int) -> None:
     found = list(FedAPM(**given).alternatives().values())

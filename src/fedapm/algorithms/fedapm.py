@@ -17,6 +17,7 @@ from fedapm.core.algorithm import Algorithm, ClientUpdate, Lagrangian, State, St
 from fedapm.core.search_space import EPOCHS_V, LR_V, SearchSpace, choices, log_range
 from fedapm.core.task import Epochs, Prox, StopRule, Task, UntilStationary
 from fedapm.core.vec import Vec
+from fedapm.errors import FedapmError
 
 KAPPA_V = 0.01
 """σ·η·K̄ in the personal phase, where σ is not given."""
@@ -36,8 +37,9 @@ class FedAPM(Consensus):
     search_space: ClassVar[SearchSpace] = (
         log_range("algorithm.kappa", 0.03, 1.0),
         choices("algorithm.sigma", "auto", 0.0, 0.003, 0.03, 0.3),
-        EPOCHS_V,
-        LR_V,
+        choices("algorithm.phases", "alternating", "joint"),
+        replace(EPOCHS_V, condition=("algorithm.phases", "alternating")),
+        replace(LR_V, condition=("algorithm.phases", "alternating")),
         choices("algorithm.evaluate", "auto", "local"),
     )
     search_grid: ClassVar[SearchSpace] = (choices("algorithm.kappa", 0.05, 0.1, 0.2, 0.4, 0.8),)
@@ -53,6 +55,9 @@ class FedAPM(Consensus):
     evaluate: Literal["auto", "local", "shared"] = "auto"
     """Which shared part a client's model uses: its copy u_i or ū. In the closing phase the copy is solved once more,
     near ū but for this client alone. `auto`: what was better on validation data where the split is searched, else ū."""
+    phases: Literal["auto", "alternating", "joint"] = "auto"
+    """Whether v_i and u_i are solved one after the other, as the paper writes, or both at once in half the passes over
+    the data. `auto`: what was better on validation data where the split is searched, else one after the other."""
     relax: Annotated[float, Gt(0), Lt(2)] = 1.0
     """β: over-relaxation. The dual and the message use ū + β(u_i − ū) for u_i; above 1 the server moves more."""
     lr_v: PositiveFloat | None = None
@@ -66,6 +71,14 @@ class FedAPM(Consensus):
     max_epochs: NonNegativeInt = 50
     """Cap on epochs under the ξ-rule."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.phases == "joint" and not (self.lr_v is None and self.epochs_v is None and self.v_at == "shared"):
+            raise FedapmError(
+                'phases = "joint" has no personal phase of its own; leave out lr_v, epochs_v and v_at, or set phases = '
+                '"alternating".'
+            )
+
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """v_i⁰, u_i⁰ = u⁰, π_i⁰ = 0, ξ_i⁰, and z_i⁰ = u⁰ where the server averages all z_i."""
         return State(v=v0, u=u0, pi=u0.zeros(), xi=self.xi or 0.0, **self.z_init(u0))
@@ -78,10 +91,16 @@ class FedAPM(Consensus):
         u_for_v = state.u if self.v_at == "local" else u_bar
         u0 = state.u if self.u_start == "local" else u_bar
 
-        v = task.minimize(
-            state.v, fixed=u_for_v, weight=task.alpha, prox=Prox(sigma, state.v), stop=stop_v, lr=self.lr_v
-        )
-        u = task.minimize(u0, fixed=v, weight=task.alpha, linear=state.pi, prox=Prox(rho, u_bar), stop=stop_u)
+        if self.phases == "joint":
+            pull = dict.fromkeys(u0, rho) | dict.fromkeys(state.v, sigma)
+            pi, prox = state.pi | state.v.zeros(), Prox(pull, u_bar | state.v)
+            w = task.minimize(u0 | state.v, weight=task.alpha, linear=pi, prox=prox, stop=stop_u)
+            u, v = w.only(u0), w.only(state.v)
+        else:
+            v = task.minimize(
+                state.v, fixed=u_for_v, weight=task.alpha, prox=Prox(sigma, state.v), stop=stop_v, lr=self.lr_v
+            )
+            u = task.minimize(u0, fixed=v, weight=task.alpha, linear=state.pi, prox=Prox(rho, u_bar), stop=stop_u)
         u_hat = u if self.relax == 1 else u_bar + self.relax * (u - u_bar)
         gap = u_hat - u_bar
         pi = state.pi + rho * gap
@@ -102,14 +121,17 @@ class FedAPM(Consensus):
         near = Prox(self.penalty(broadcast, task), u_bar)
         return state.replace(v=v, u=task.minimize(u_bar, fixed=v, weight=task.alpha, prox=near, stop=stop))
 
-    def alternatives(self) -> dict[str, Algorithm]:
-        """FedAlt, which is ρ = σ = 0; the correction; and models with the clients' own copies."""
+    def alternatives(self, personal: bool = True) -> dict[str, Algorithm]:
+        """FedAlt, which is ρ = σ = 0; the correction; both parts at once; and models with the clients' own copies."""
         shared = {"evaluate": "shared"} if self.evaluate == "auto" else {}
-        tried: dict[str, dict[str, Any]] = {"with correction": shared}
+        apart = {"phases": "alternating"} if self.phases == "auto" else {}
+        tried: dict[str, dict[str, Any]] = {"with correction": shared | apart}
         if self.rho == "auto" and self.sigma == "auto":
-            tried = {"no correction": shared | {"rho": 0.0, "sigma": 0.0}} | tried
+            tried = {"no correction": shared | apart | {"rho": 0.0, "sigma": 0.0}} | tried
+        if apart and personal and self.lr_v is None and self.epochs_v is None and self.v_at == "shared":
+            tried["with correction, both parts at once"] = shared | {"phases": "joint"}
         if shared:
-            tried["with correction, own copies at the end"] = {"evaluate": "local"}
+            tried["with correction, own copies at the end"] = apart | {"evaluate": "local"}
         return {name: replace(self, **settings) for name, settings in tried.items()}
 
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:

@@ -71,6 +71,7 @@ class FedAPMPaper(FedAPM):
     rho: NonNegativeFloat | Literal["auto", "balanced"] = 0.03
     sigma: NonNegativeFloat | Literal["auto"] = 0.01
     server: Literal["participants", "all"] = "all"
+    phases: Literal["auto", "alternating", "joint"] = "alternating"
     v_at: Literal["local", "shared"] = "local"
     u_start: Literal["local", "shared"] = "local"
     evaluate: Literal["local", "shared"] = "local"

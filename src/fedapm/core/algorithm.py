@@ -376,13 +376,17 @@ class Algorithm(ABC):
         del broadcast, state, task, epochs
         raise FedapmError(f"{self.label} has no personal part.")
 
-    def alternatives(self) -> dict[str, Algorithm]:
+    def alternatives(self, personal: bool = True) -> dict[str, Algorithm]:
         """Ways to set what is left to the method itself, for a search on validation data to choose from.
+
+        Args:
+            personal: Whether any parameter is personal; where none is, some ways are the same.
 
         Returns:
             The method with other hyperparameters, by what they mean; the most cautious first, which the others have to
             beat. One or none where everything is decided.
         """
+        del personal
         return {}
 
     def stationarity(self, broadcast: State, state: State, task: Task) -> Stationarity | None:

@@ -16,6 +16,8 @@ from fedapm.core.vec import Vec
 
 WeightDecay = float | Mapping[str, float]
 """λ, one for all parameters or one for each."""
+ProxWeight = float | Mapping[str, float]
+"""The weight of a proximal term, one for all parameters or one for each."""
 
 
 def l2_penalty(decay: WeightDecay, p: Vec) -> float:
@@ -27,15 +29,23 @@ def l2_penalty(decay: WeightDecay, p: Vec) -> float:
 
 def l2_gradient(decay: WeightDecay, p: Vec) -> Vec:
     """λ·p, the gradient of the penalty."""
-    return p.new({n: decay[n] * t for n, t in p.items()}) if isinstance(decay, Mapping) else decay * p
+    return p.weighted(decay) if isinstance(decay, Mapping) else decay * p
 
 
 @dataclass(frozen=True)
 class Prox:
-    """The proximal term weight/2·‖p − centre‖²."""
+    """The proximal term weight/2·‖p − centre‖²; several parameters may have weights of their own."""
 
-    weight: float
+    weight: ProxWeight
     center: Vec
+
+    def curvature(self, name: str) -> float:
+        """Its second derivative in each coordinate of a parameter."""
+        return self.weight[name] if isinstance(self.weight, Mapping) else self.weight
+
+    def pull(self, p: Vec) -> Vec:
+        """weight·p: at p − centre the gradient of the term."""
+        return p.weighted(self.weight) if isinstance(self.weight, Mapping) else self.weight * p
 
 
 @dataclass(frozen=True)
@@ -71,18 +81,18 @@ class Objective:
 
     def slope(self, names: Sequence[str]) -> float | list[float]:
         """The factor of p in the gradient of all terms but f; one for each parameter where they differ."""
-        pull = self.prox.weight if self.prox else 0.0
-        if isinstance(self.weight_decay, Mapping) or self.prior is not None:
-            each = [self.weight * (self._decay(n) + self._prior(n)) + pull for n in names]
-            same = len({(self._decay(n), self._prior(n)) for n in names}) == 1
+        own = self.prox is not None and isinstance(self.prox.weight, Mapping)
+        if own or isinstance(self.weight_decay, Mapping) or self.prior is not None:
+            each = [self.weight * (self._decay(n) + self._prior(n)) + self._pull(n) for n in names]
+            same = len({(self._decay(n), self._prior(n), self._pull(n)) for n in names}) == 1
             return each[0] if same else each
-        return self.weight * self.weight_decay + pull
+        return self.weight * self.weight_decay + (self._pull(names[0]) if names else 0.0)
 
     def offset(self, names: tuple[str, ...]) -> list[Tensor] | None:
         """The constant part of that gradient, or None where it is zero."""
         constant = self.linear
         if self.prox is not None and self.prox.weight:
-            pull = self.prox.weight * self.prox.center
+            pull = self.prox.pull(self.prox.center)
             constant = constant - pull if constant is not None else -pull
         if self.prior is None:
             return None if constant is None else [constant[n] for n in names]
@@ -97,7 +107,7 @@ class Objective:
         if self.linear is not None:
             result = result + self.linear
         if self.prox is not None:
-            result = result + self.prox.weight * (p - self.prox.center)
+            result = result + self.prox.pull(p - self.prox.center)
         return result
 
     def rows(self, index: Rows) -> Objective:
@@ -107,6 +117,9 @@ class Objective:
 
     def _decay(self, name: str) -> float:
         return self.weight_decay[name] if isinstance(self.weight_decay, Mapping) else self.weight_decay
+
+    def _pull(self, name: str) -> float:
+        return self.prox.curvature(name) if self.prox is not None else 0.0
 
     def _prior(self, name: str) -> float:
         return self.prior.curvature(name) if self.prior is not None else 0.0

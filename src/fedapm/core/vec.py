@@ -104,6 +104,10 @@ class Vec(Mapping[str, Tensor]):
         """The elementwise product."""
         return self._zip(other, torch.mul)
 
+    def weighted(self, factors: Mapping[str, Any]) -> Vec:
+        """Each tensor times a number of its own."""
+        return self.new({n: factors[n] * t for n, t in self._tensors.items()})
+
     def mean(self) -> float:
         """The mean of all coordinates."""
         return math.fsum(t.double().sum().item() for t in self._tensors.values()) / max(self.numel, 1)

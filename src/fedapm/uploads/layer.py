@@ -103,9 +103,9 @@ class Layer(Algorithm):
         """The method's own."""
         return self.method.personalize(broadcast, state, task, epochs)
 
-    def alternatives(self) -> dict[str, Algorithm]:
+    def alternatives(self, personal: bool = True) -> dict[str, Algorithm]:
         """The method's own, each with the same around it."""
-        return {name: replace(self, method=other) for name, other in self.method.alternatives().items()}
+        return {name: replace(self, method=other) for name, other in self.method.alternatives(personal).items()}
 
     def stationarity(self, broadcast: State, state: State, task: Task) -> Stationarity | None:
         """The method's own."""

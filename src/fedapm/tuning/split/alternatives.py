@@ -57,7 +57,7 @@ def decide(trainer: Trainer, candidate: SplitCandidate, plan: SplitPlan, *, prog
         Interrupted: Ctrl-C; what was run is not run again.
     """
     asked = trainer.base.algorithm
-    alternatives = asked.alternatives()
+    alternatives = asked.alternatives(personal=bool(candidate.personal or candidate.shared))
     if len(alternatives) < 2:
         return None
     metric = METRICS.find(plan.metric)
