@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fedapm.data import Dirichlet, Natural
+from fedapm.data.dealing import deal_out
 from fedapm.data.own import digest, is_data_file, read_client, read_own
 from tests.helpers.own import PEOPLE, arrays
 from tests.helpers.unit import refused
@@ -44,9 +45,9 @@ def write(folder: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["npz", "csv", "parquet", "folder"])
 def test_every_format_gives_the_same_clients(kind, tmp_path):
-    made = read_own(write(tmp_path, kind)).federation(Natural(None, 1), test_fraction=0.25, seed=0, name="people")
+    made = deal_out(read_own(write(tmp_path, kind)), Natural(None, 1), test_fraction=0.25, seed=0, name="people")
     reference = read_own(write(tmp_path / ".", "npz") if kind != "npz" else tmp_path / "people.npz")
-    reference = reference.federation(Natural(None, 1), test_fraction=0.25, seed=0, name="people")
+    reference = deal_out(reference, Natural(None, 1), test_fraction=0.25, seed=0, name="people")
     assert [c.id for c in made.clients] == list(PEOPLE)
     assert made.class_names == ("run", "sit", "walk") == made.labels
     for one, other in zip(made.clients, reference.clients, strict=True):
@@ -73,7 +74,7 @@ def test_a_file_may_say_what_is_for_testing_and_what_the_classes_are_called(tmp_
     test = np.arange(96) % 4 == 0
     y = np.arange(96) % 3
     np.savez(tmp_path / "a.npz", x=given["x"], y=y, client=given["client"], test=test, classes=["a", "b", "c"])
-    made = read_own(tmp_path / "a.npz").federation(Natural(None, 1), test_fraction=0.5, seed=0, name="a")
+    made = deal_out(read_own(tmp_path / "a.npz"), Natural(None, 1), test_fraction=0.5, seed=0, name="a")
     assert [len(c.test) for c in made.clients] == [6] * 4
     assert made.class_names == ("a", "b", "c")
     assert not made.labels
@@ -83,14 +84,14 @@ def test_without_clients_they_are_simulated_or_asked_for(tmp_path):
     given = arrays()
     np.savez(tmp_path / "a.npz", x=given["x"], y=given["y"])
     data = read_own(tmp_path / "a.npz")
-    assert len(data.federation(Dirichlet(3, 1.0, 5), test_fraction=0.2, seed=0, name="a")) == 3
+    assert len(deal_out(data, Dirichlet(3, 1.0, 5), test_fraction=0.2, seed=0, name="a")) == 3
     with refused("no 'client'", "data.columns", "data.partition"):
-        data.federation(Natural(None, 1), test_fraction=0.2, seed=0, name="a")
+        deal_out(data, Natural(None, 1), test_fraction=0.2, seed=0, name="a")
 
 
 def test_recordings_stay_on_one_side_in_files_too(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays())
-    made = read_own(tmp_path / "a.npz").federation(Natural(None, 1), test_fraction=0.25, seed=0, name="a")
+    made = deal_out(read_own(tmp_path / "a.npz"), Natural(None, 1), test_fraction=0.25, seed=0, name="a")
     for client in made.clients:
         train, test = client.train, client.test
         assert not set(train.groups.tolist()) & set(test.groups.tolist())

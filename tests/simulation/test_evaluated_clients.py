@@ -48,6 +48,8 @@ def test_files_and_report_are_about_the_evaluated_clients(tmp_path):
     assert found.per_client.equals(made.per_client)
     name = made.evaluated[-1]
     assert all(t.equal(made.state_dict(name)[n]) for n, t in found.state_dict(name).items())
+    with refused("3 of 8 clients"):
+        found.state_dict(next(name for name in made.clients if name not in made.evaluated))
     page = write_report(tmp_path / "run", tmp_path / "page.html").read_text()
     assert "3 of 8 clients" in page
     again = train(blob_clients(8), two_layers, out=tmp_path / "run", resume=True, evaluate_clients=3, **LOOK)

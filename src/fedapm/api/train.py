@@ -147,7 +147,8 @@ def train(
         fraction: Share of clients in a round.
         count: Number of clients in a round, instead of a share.
         evaluate_every: Rounds between evaluations; the first and last round are always evaluated.
-        evaluate_clients: How many clients are evaluated, the same in every round; all if not given.
+        evaluate_clients: How many clients are evaluated, the same in every round; all if not given, or 1,000 of those
+            of [Federation.lazy][fedapm.Federation.lazy].
         checkpoint_every: Rounds between checkpoints; 0 saves only when the run stops.
         save_models: Whether every client's model is written to ``out`` when the run is complete.
         stationarity: Whether to record how far FedAPM is from a stationary point.

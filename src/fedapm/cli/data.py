@@ -137,10 +137,7 @@ def inspect(
         )
     console(TABLE_WIDTH).print(table)
     modalities = f", modalities: {', '.join(inspection.modalities)}" if inspection.modalities else ""
-    print_line(
-        f"{inspection.samples:,} samples, {len(inspection.clients)} clients, {len(inspection.classes)} classes"
-        f"{modalities}"
-    )
+    print_line(f"{inspection.samples:,} samples, {inspection.who}, {len(inspection.classes)} classes{modalities}")
     if inspection.unseen:
         print_line(f"held out: {', '.join(inspection.unseen)}")
     for modality, clients in inspection.lacking.items():

@@ -197,7 +197,7 @@ def _own_data(tables: Tables) -> Tables:
     found = {"name": settings.name} | ({"digest": settings.digest} if settings.digest is not None else {})
     tables = {**tables, "data": {**data, **found}}
     if isinstance(flower, Mapping) and "clients" not in flower and settings.partition == "natural":
-        ids = [client.id for client in build.counted(settings).clients]
+        ids = list(build.counted(settings).ids)
         tables[build.NETWORK_TABLE] = {**flower, "clients": ids}
     return tables
 

@@ -85,11 +85,13 @@ def batch_count(samples: int, size: int) -> int:
     return len(range(0, samples - 1 if samples % size == 1 else samples, size))
 
 
-def mean_batches(sizes: Sequence[int], size: int) -> float:
+def mean_batches(sizes: Sequence[int] | np.ndarray[Any, Any], size: int) -> float:
     """The mean over clients of the batches in an epoch.
 
     Args:
         sizes: Each client's number of training samples.
         size: The batch size.
     """
-    return sum(batch_count(samples, size) for samples in sizes) / len(sizes)
+    values, counts = np.unique(np.asarray(sizes), return_counts=True)
+    batches: int = sum(batch_count(int(n), size) * int(count) for n, count in zip(values, counts, strict=True))
+    return batches / len(sizes)

@@ -96,6 +96,11 @@ def label_column(y: Any) -> np.ndarray[Any, Any]:
     return column
 
 
+def is_quantity(y: Any) -> bool:
+    """Whether targets are quantities rather than classes."""
+    return y.is_floating_point() if isinstance(y, Tensor) else label_column(y).dtype.kind == "f"
+
+
 def as_inputs(x: Arrays) -> tuple[Tensor, ...]:
     """Convert arrays to what a network is called with: single precision, or 64-bit integers."""
     return tuple(as_tensor(part) for part in (x if isinstance(x, tuple) else (x,)))

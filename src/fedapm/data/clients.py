@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedapm.core.random import numpy_generator
 from fedapm.core.samples import Samples
@@ -28,6 +29,30 @@ class ClientData:
     def classes(self) -> int:
         """The number of classes in the training data; 0 for regression."""
         return len(set(self.train.targets.tolist())) if self.train.classified else 0
+
+    @property
+    def nbytes(self) -> int:
+        """What its samples take in memory."""
+        parts = [(*p.inputs, p.targets, p.groups, p.times) for p in (self.train, self.test)]
+        return sum(t.numel() * t.element_size() for part in parts for t in part if t is not None)
+
+
+def check_client(client: ClientData) -> None:
+    """Refuse a client without training data, and one with negative classes or numbers that are not finite."""
+    if len(client.train) == 0:
+        raise FedapmError(f"client {client.id} has no training data; leave it out or give it some.")
+    if client.train.classified and int(client.train.targets.min()) < 0:
+        lowest = int(client.train.targets.min())
+        raise FedapmError(f"client {client.id} has the class {lowest}; classes are numbered from 0, as in y - y.min().")
+    for part, samples in (("training", client.train), ("test", client.test)):
+        for values in (*samples.inputs, samples.targets):
+            if values.is_floating_point() and not _all_finite(values):
+                raise FedapmError(f"client {client.id}: its {part} data holds NaN or infinite values.")
+
+
+def _all_finite(values: Tensor) -> bool:
+    # a finite sum has finite terms and is much faster to check; a sum of large finite terms may still overflow
+    return bool(torch.isfinite(values.sum(dtype=torch.float32))) or bool(torch.isfinite(values).all())
 
 
 def client_position(ids: Sequence[str], client: int | str) -> int:

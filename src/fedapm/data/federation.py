@@ -1,26 +1,19 @@
-"""Federation: clients, each with its own training and test data."""
+"""Federation: clients, each with its own training and test data, and the ways to make one."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedapm.core.random import numpy_generator
-from fedapm.core.samples import Samples
-from fedapm.core.transform import Transform, check_by_sample
 from fedapm.data import readers
-from fedapm.data.arrays import Arrays, Label, LabelCode, as_inputs, as_samples, find_label_code
+from fedapm.data.arrays import Arrays, Label, LabelCode, as_samples, find_label_code
 from fedapm.data.clients import (
     ClientData,
     by_name,
     check_enough,
-    client_position,
     columns_of,
     divided,
     same_kind,
@@ -28,16 +21,20 @@ from fedapm.data.clients import (
     split,
     test_flags,
 )
+from fedapm.data.lazy.cache import MEMORY
+from fedapm.data.lazy.open import open_source
+from fedapm.data.lazy.source import lazy_clients
 from fedapm.data.partition import Partitioner
 from fedapm.data.partition import by_id as partition_by_id
-from fedapm.data.splitting import limited
+from fedapm.data.population import Population
 from fedapm.errors import FedapmError, did_you_mean
 
 
-class Federation:
+class Federation(Population):
     """Clients and their data, the same for every method and seed.
 
-    Build one with :meth:`from_arrays`, :meth:`from_clients`, :meth:`from_datasets` or :meth:`from_parts`.
+    Build one with :meth:`from_arrays`, :meth:`from_clients`, :meth:`from_datasets` or :meth:`from_parts`, or with
+    :meth:`lazy` where there are more clients than fit into memory.
 
     Args:
         clients: The clients; ids must be unique.
@@ -53,280 +50,77 @@ class Federation:
         FedapmError: There is no client, two have the same id, or one has no training data, negative classes, or NaN.
     """
 
-    def __init__(
-        self,
-        clients: Iterable[ClientData],
-        name: str = "own data",
+    @classmethod
+    def lazy(
+        cls,
+        clients: Any,
+        load: Callable[[Any], Any] | None = None,
         *,
+        client: str | None = None,
+        x: str | Sequence[str] | None = None,
+        y: str | None = None,
+        group: str | None = None,
+        time: str | None = None,
+        test: str | None = None,
+        table: str | None = None,
+        sizes: Any = None,
+        classes: int | None = None,
         class_names: Sequence[str] = (),
-        modalities: Sequence[str] = (),
-        validation: float = 0.0,
-        unseen: Iterable[ClientData] = (),
         labels: Sequence[Label] = (),
-        transform: Transform | None = None,
-    ) -> None:
-        self.labels = tuple(labels)
-        self.transform = transform
-        """What made the inputs of raw ones; None where they are as they were given."""
-        self.clients, self.unseen = list(clients), list(unseen)
-        self.name = name
-        self.class_names = tuple(class_names)
-        self.modalities = tuple(modalities)
-        self.validation = validation
-        """The share of training data that clients are evaluated on; 0 where it is their test data."""
-        self._digest: str | None = None
-        if not self.clients:
-            raise FedapmError("a federation needs at least one client.")
-        seen: set[str] = set()
-        for client in (*self.clients, *self.unseen):
-            if client.id in seen:
-                raise FedapmError(f"two clients are called {client.id!r}; give each its own id.")
-            seen.add(client.id)
-            if len(client.train) == 0:
-                raise FedapmError(f"client {client.id} has no training data; leave it out or give it some.")
-            if client.train.classified and int(client.train.targets.min()) < 0:
-                lowest = int(client.train.targets.min())
-                raise FedapmError(
-                    f"client {client.id} has the class {lowest}; classes are numbered from 0, as in y - y.min()."
-                )
-            for part, samples in (("training", client.train), ("test", client.test)):
-                for values in (*samples.inputs, samples.targets):
-                    if values.is_floating_point() and not _all_finite(values):
-                        raise FedapmError(f"client {client.id}: its {part} data holds NaN or infinite values.")
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        name: str = "own data",
+        memory: int = MEMORY,
+    ) -> Self:
+        """Build a federation whose clients are read when they take part, so that any number of them will do.
 
-    def __len__(self) -> int:
-        return len(self.clients)
-
-    def __getitem__(self, index: int) -> ClientData:
-        return self.clients[index]
-
-    def __repr__(self) -> str:
-        samples = sum(len(c.train) + len(c.test) for c in self.clients)
-        return f"Federation({self.name}: {len(self)} clients, {samples} samples)"
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the clients, in order."""
-        return [client.id for client in self.clients]
-
-    @property
-    def classes(self) -> int:
-        """The number of classes over all clients, also those that are held out; 0 for regression."""
-        everyone = (*self.clients, *self.unseen)
-        targets = [t for c in everyone for t in (c.train.targets, c.test.targets) if len(t)]
-        if not self.clients[0].train.classified:
-            return 0
-        return max(len(self.class_names), 1 + max(int(t.max()) for t in targets))
-
-    @property
-    def seen_classes(self) -> list[int]:
-        """The classes in the training data of the clients that take part."""
-        if not self.clients[0].train.classified:
-            return []
-        return sorted({int(label) for c in self.clients for label in c.train.targets.tolist()})
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of each input of one sample."""
-        return tuple(tuple(values.shape[1:]) for values in self.clients[0].train.inputs)
-
-    @property
-    def has_lengths(self) -> bool:
-        """Whether the inputs are the values of all modalities followed by their lengths."""
-        return bool(self.modalities) and len(self.clients[0].train.inputs) == 2 * len(self.modalities)
-
-    def has(self, client: int, modality: str) -> bool:
-        """Whether any of a client's samples has a modality."""
-        if not self.has_lengths:
-            return modality in self.modalities
-        column = len(self.modalities) + self.modalities.index(modality)
-        data = self.clients[client]
-        return any(bool((part.inputs[column] > 0).any()) for part in (data.train, data.test))
-
-    def without(self, missing: Mapping[str, Iterable[int]]) -> Federation:
-        """A copy in which some clients lack some modalities.
-
-        A missing modality has length 0 and values of zero.
+        A run reads the clients of a round in a thread while the round before is under way. The results are those of
+        the same data in memory.
 
         Args:
-            missing: The positions of the clients that lack each modality.
+            clients: The ids of the clients, or their number, with ``load``. Without it, where they are read from: a
+                folder of one file a client, as .npz, .csv or .parquet; a .parquet, .arrow or SQLite file with a column
+                of clients' ids; a dataset of the package ``datasets`` with such a column; a dataset for each client,
+                by id or in a list; a partitioner or a federated dataset of flwr-datasets.
+            load: A function of a client's id that returns its data: ``(x, y)``; ``((x, y), (x_test, y_test))``; or a
+                dictionary with ``x``, ``y`` and, if wanted, ``groups``, ``time`` and ``test``, as in
+                :meth:`from_arrays`. For the same id it returns the same data, and it draws no random numbers but from
+                generators of its own.
+            client: The column with the client's id: ``client`` in files; with a dataset it must be named.
+            x: The input columns; all others if None.
+            y: The label column: ``y`` in files.
+            group: The column with the recording of a row, in files.
+            time: The column with the time of a row, in files.
+            test: The column that says whether a row is for testing, in files.
+            table: The table of a SQLite file; the only one if None.
+            sizes: With ``load``: how many samples each client has, without test data of its own. Needed for weights by
+                samples.
+            classes: The number of classes, numbered from 0, where the source does not say it.
+            class_names: The names of the classes, in order. With them no labels are looked at in advance.
+            labels: The label of each class, in order, where labels are numbered in another way than from 0.
+            test_fraction: The share of each client's samples that is held out for testing where it has no test data.
+            seed: Fixes the test split.
+            name: The name of the data, for reports.
+            memory: How many bytes of clients' data are kept in memory.
 
         Raises:
-            FedapmError: A modality is unknown, or a client would have none left.
+            FedapmError: The source cannot be read, or does not say what it must; later, when a client cannot be
+                loaded or its data is of another form than the first client's.
         """
-        for modality in missing:
-            if modality not in self.modalities or not self.has_lengths:
-                known = self.modalities if self.has_lengths else ()
-                raise FedapmError(
-                    f"{self.name} has no modality {modality!r} that a client could lack; "
-                    f"{did_you_mean(modality, known) if known else 'none of its inputs can be missing.'}"
-                )
-        clients_without = {modality: set(positions) for modality, positions in missing.items()}
-        clients = []
-        for position, data in enumerate(self.clients):
-            removed = [m for m, positions in clients_without.items() if position in positions]
-            if removed and not any(self.has(position, m) for m in self.modalities if m not in removed):
-                raise FedapmError(f"client {data.id} would have no modality left; leave it one.")
-            clients.append(ClientData(data.id, self._blanked(data.train, removed), self._blanked(data.test, removed)))
-        return self._with(clients, self.validation)
-
-    def digest(self) -> str:
-        """One sum over the ids and all samples of all clients: equal for equal data, whatever its order in memory."""
-        if self._digest is None:
-            total = hashlib.blake2b(digest_size=16)
-            for client in (*self.clients, *self.unseen):
-                for values in (*client.train.inputs, client.train.targets, *client.test.inputs, client.test.targets):
-                    total.update(f"{client.id}\0{values.dtype}\0{tuple(values.shape)}\0".encode())
-                    if values.numel():
-                        total.update(values.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-            self._digest = total.hexdigest()
-        return self._digest
-
-    def with_memory_format(self, memory_format: torch.memory_format) -> Federation:
-        """A copy whose images have another memory format; the federation itself if they already have it."""
-        images = [t for c in self.clients for part in (c.train, c.test) for t in part.inputs if t.dim() == 4]
-        if all(t.is_contiguous(memory_format=memory_format) for t in images):
-            return self
-
-        def converted(samples: Samples) -> Samples:
-            inputs = (t.contiguous(memory_format=memory_format) if t.dim() == 4 else t for t in samples.inputs)
-            return replace(samples, inputs=tuple(inputs))
-
-        clients = [ClientData(c.id, converted(c.train), converted(c.test)) for c in self.clients]
-        return self._with(clients, self.validation)
-
-    def with_float_inputs(self) -> Federation:
-        """A copy whose whole-number inputs are floats."""
-
-        def converted(samples: Samples) -> Samples:
-            inputs = tuple(t if t.is_floating_point() else t.float() for t in samples.inputs)
-            return replace(samples, inputs=inputs)
-
-        def both(data: ClientData) -> ClientData:
-            return ClientData(data.id, converted(data.train), converted(data.test))
-
-        return self._with([both(c) for c in self.clients], self.validation, [both(c) for c in self.unseen])
-
-    def transformed(self, transform: Any) -> Federation:
-        """A copy whose inputs went through a transform, which goes with every model that is trained on them.
-
-        From then on models are used with raw inputs: `predict` applies the transform, exports contain it or name it.
-
-        Args:
-            transform: A module, which is stored as TorchScript, or a function at the top of a Python file, which is
-                stored by its name. It takes the inputs, one row a sample, and returns those of the network. It must
-                treat every sample by itself.
-
-        Raises:
-            FedapmError: It cannot be stored, fails, or mixes samples; or there is a transform already.
-        """
-        if self.transform is not None:
-            raise FedapmError(f"{self.name} has a transform already; write one that does both.")
-        first = self.clients[0].train.inputs
-        raw = tuple((tuple(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for t in first)
-        made = replace(Transform.of(transform), raw=raw)
-        check_by_sample(made, first)
-
-        def both(data: ClientData) -> ClientData:
-            train = replace(data.train, inputs=as_inputs(made(data.train.inputs)))
-            if not len(data.test):
-                return ClientData(data.id, train, replace(data.test, inputs=train[:0].inputs))
-            return ClientData(data.id, train, replace(data.test, inputs=as_inputs(made(data.test.inputs))))
-
-        federation = self._with([both(c) for c in self.clients], self.validation, [both(c) for c in self.unseen])
-        federation.transform = made
-        return federation
-
-    def limited(self, train: int | None, test: int | None, seed: int) -> Federation:
-        """A copy in which clients have fewer samples; the others are left aside.
-
-        Training samples do not become test samples or the reverse, so that models trained on different numbers of
-        samples are tested on the same ones.
-
-        Args:
-            train: At most so many training samples a client, in the proportions of its classes; all if None.
-            test: At most so many test samples a client; all if None.
-            seed: Fixes the choice.
-        """
-        clients = [
-            ClientData(
-                c.id,
-                limited(c.train, train, numpy_generator(seed, "train limit", position)),
-                limited(c.test, test, numpy_generator(seed, "test limit", position)),
-            )
-            for position, c in enumerate(self.clients)
-        ]
-        return self._with(clients, self.validation)
-
-    def for_validation(self, fraction: float, seed: int) -> Federation:
-        """A copy for choosing settings: a part of the training data takes the place of the test data.
-
-        Args:
-            fraction: The share of each client's training data that is held out.
-            seed: Fixes the choice.
-        """
-
-        def parted(data: ClientData, *key: int | str) -> ClientData:
-            check_enough(data.id, len(data.train))
-            stream = numpy_generator(seed, "validation split", *key)
-            return ClientData(data.id, *split(data.id, data.train, fraction, stream))
-
-        clients = [parted(data, position) for position, data in enumerate(self.clients)]
-        unseen = [parted(data, "unseen", data.id) for data in self.unseen]
-        return self._with(clients, fraction, unseen)
-
-    def hold_out(self, unseen: float | Iterable[int | str], seed: int = 0) -> Federation:
-        """A copy in which some clients do not take part in training.
-
-        At the end of a run each of them gets a personal part of its own, and is scored before and after.
-
-        Args:
-            unseen: The share of clients, drawn at random; or their ids.
-            seed: Fixes the draw.
-
-        Raises:
-            FedapmError: There is no such client, or none would be left to train.
-        """
-        if isinstance(unseen, (int, float)):
-            if not 0 <= unseen < 1:
-                raise FedapmError(f"the share of clients that are held out must be below 1, not {unseen}.")
-            order = numpy_generator(seed, "unseen").permutation(len(self))
-            positions = {int(k) for k in order[: max(1, round(unseen * len(self))) if unseen else 0]}
-        else:
-            positions = {self.position(client) for client in unseen}
-        if len(positions) == len(self):
-            raise FedapmError(f"all {len(self)} clients are held out; leave some to train with.")
-        held_out = [c for k, c in enumerate(self.clients) if k in positions]
-        clients = [c for k, c in enumerate(self.clients) if k not in positions]
-        return self._with(clients, self.validation, [*self.unseen, *held_out])
-
-    def first(self, count: int) -> Federation:
-        """A copy with so many clients, the first ones; the federation itself if it has no more."""
-        return self if count >= len(self) else self._with(self.clients[:count], self.validation, [])
-
-    def _with(self, clients: list[ClientData], validation: float, unseen: list[ClientData] | None = None) -> Federation:
-        return Federation(
-            clients,
-            self.name,
-            class_names=self.class_names,
-            modalities=self.modalities,
-            validation=validation,
-            unseen=self.unseen if unseen is None else unseen,
-            labels=self.labels,
-            transform=self.transform,
+        columns = {"client": client, "x": x, "y": y, "group": group, "time": time, "test": test}
+        named = {purpose: column for purpose, column in columns.items() if column is not None}
+        known = bool(class_names or labels or classes)
+        source = open_source(clients, load, named, table=table, sizes=sizes, known=known)
+        members, code, names = lazy_clients(
+            source,
+            classes=classes,
+            class_names=class_names,
+            labels=labels,
+            test_fraction=test_fraction,
+            seed=seed,
+            memory=memory,
         )
-
-    def _blanked(self, samples: Samples, removed: Sequence[str]) -> Samples:
-        inputs = list(samples.inputs)
-        for modality in removed:
-            column = self.modalities.index(modality)
-            for k in (column, len(self.modalities) + column):
-                inputs[k] = torch.zeros_like(inputs[k])
-        return replace(samples, inputs=tuple(inputs))
-
-    def position(self, client: int | str) -> int:
-        """The position of a client, given its id or its position."""
-        return client_position(self.ids, client)
+        return cls(members, name, class_names=_names(names, code), labels=code.values if code is not None else ())
 
     @classmethod
     def from_arrays(
@@ -342,7 +136,7 @@ class Federation:
         test_fraction: float = 0.2,
         seed: int = 0,
         name: str = "own data",
-    ) -> Federation:
+    ) -> Self:
         """Build a federation from one data set.
 
         Args:
@@ -390,7 +184,7 @@ class Federation:
         class_names: Sequence[str] = (),
         labels: Sequence[Label] = (),
         modalities: Sequence[str] = (),
-    ) -> Federation:
+    ) -> Self:
         """Build a federation from one data set and the positions of each client's samples.
 
         Args:
@@ -423,7 +217,7 @@ class Federation:
         test_fraction: float = 0.2,
         seed: int = 0,
         name: str = "own data",
-    ) -> Federation:
+    ) -> Self:
         """Build a federation from data that is already divided by client.
 
         Args:
@@ -474,7 +268,7 @@ class Federation:
         test_fraction: float = 0.2,
         seed: int = 0,
         name: str = "own data",
-    ) -> Federation:
+    ) -> Self:
         """Build a federation from one dataset for each client; each is read once, into memory.
 
         Args:
@@ -517,7 +311,7 @@ class Federation:
         test_fraction: float = 0.2,
         seed: int = 0,
         name: str = "own data",
-    ) -> Federation:
+    ) -> Self:
         """Build a federation from a pandas DataFrame with one row a sample.
 
         Args:
@@ -561,7 +355,7 @@ class Federation:
         test_fraction: float = 0.2,
         seed: int = 0,
         name: str = "own data",
-    ) -> Federation:
+    ) -> Self:
         """Build a federation from one dataset of all clients, read once into memory.
 
         Args:
@@ -590,11 +384,6 @@ class Federation:
             seed=seed,
             name=name,
         )
-
-
-def _all_finite(values: Tensor) -> bool:
-    # a finite sum has finite terms and is much faster to check; a sum of large finite terms may still overflow
-    return bool(torch.isfinite(values.sum(dtype=torch.float32))) or bool(torch.isfinite(values).all())
 
 
 def _names(class_names: Sequence[str], code: LabelCode | None) -> Sequence[str]:

@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 
 from fedapm.core.extras import require
-from fedapm.core.random import numpy_generator
-from fedapm.data.arrays import LabelCode, find_label_code
-from fedapm.data.dataset import sample_order
-from fedapm.data.federation import Federation
 from fedapm.data.npz import first_line, read_npz
-from fedapm.data.partition import Natural, PartitionRule
 from fedapm.data.readers import read_frame
 from fedapm.errors import FedapmError, did_you_mean
 
 Array = np.ndarray[Any, Any]
 SUFFIXES = (".npz", ".csv", ".parquet")
+ARROW = (".arrow", ".feather")
+SQLITE = (".sqlite", ".sqlite3", ".db")
 PURPOSES = ("x", "y", "client", "test", "group", "time", "classes")
 """What an array or a column may be for."""
+ENDS = 1 << 20
+"""Bytes of the beginning and of the end of a large file that its fingerprint is made of."""
+COLUMNS = ("y", "client", "test", "group", "time")
+"""Those that a table has one column for."""
 Columns = Mapping[str, str | Sequence[str]]
 """The name of the array or column for each purpose, where it has another name than the purpose."""
 
@@ -57,55 +58,15 @@ class OwnData:
         """The same samples with their positions as inputs, for counting them."""
         return replace(self, inputs=(np.arange(len(self)),))
 
-    def federation(
-        self, rule: PartitionRule, *, test_fraction: float, seed: int, name: str, samples: int | None = None
-    ) -> Federation:
-        """Distribute the samples over clients.
-
-        Args:
-            rule: Which client gets which sample.
-            test_fraction: The share of each client's samples that is held out, where the data says nothing of it.
-            seed: Fixes the partition and the test split.
-            name: The name of the data, for reports.
-            samples: At most so many samples are used; all if None.
-        """
-        if samples is not None and samples < len(self):
-            return self.at(np.sort(sample_order(name, len(self))[:samples])).federation(
-                rule, test_fraction=test_fraction, seed=seed, name=name
-            )
-        code = find_label_code([self.y], self.classes)
-        targets = self.y if code is None else code.encode(self.y)
-        if isinstance(rule, Natural):
-            if self.client is None:
-                raise FedapmError(
-                    f"{name} does not say who has which sample: it has no 'client'; name it in data.columns, or "
-                    'simulate clients, as in data.partition = "dirichlet".'
-                )
-            parts = rule(self.client)
-        else:
-            drawn = rule(targets, numpy_generator(seed, "partition"))
-            parts = {str(k): positions for k, positions in enumerate(drawn)}
-        return Federation.from_parts(
-            self.inputs,
-            targets,
-            parts,
-            groups=self.group,
-            time=self.time,
-            test=self.test,
-            test_fraction=test_fraction,
-            seed=seed,
-            name=name,
-            class_names=self.classes or (code.names if code is not None else ()),
-            labels=code.values if isinstance(code, LabelCode) else (),
-        )
-
 
 PER_SAMPLE = ("y", "client", "test", "group", "time")
 
 
 def is_data_file(text: str) -> bool:
     """Whether a text names a data file or a folder of them rather than a data set."""
-    return Path(text).suffix.lower() in SUFFIXES or (("/" in text or "\\" in text) and Path(text).is_dir())
+    return Path(text).suffix.lower() in (*SUFFIXES, *ARROW, *SQLITE) or (
+        ("/" in text or "\\" in text) and Path(text).is_dir()
+    )
 
 
 def read_own(path: Path, columns: Columns | None = None, classes: Sequence[str] = ()) -> OwnData:
@@ -120,12 +81,17 @@ def read_own(path: Path, columns: Columns | None = None, classes: Sequence[str] 
     Raises:
         FedapmError: The file is missing or not as described; the message is one line.
     """
-    for purpose in columns or {}:
-        if purpose not in PURPOSES:
-            raise FedapmError(f"unknown setting 'data.columns.{purpose}'; {did_you_mean(purpose, PURPOSES)}")
-    read = _read_folder if path.is_dir() else _read_file
+    check_purposes(columns or {})
+    read = _read_folder if path.is_dir() else read_file
     data = read(path, columns or {})
     return replace(data, classes=tuple(classes)) if classes else data
+
+
+def check_purposes(columns: Columns) -> None:
+    """Refuse a column for a purpose that there is not."""
+    for purpose in columns:
+        if purpose not in PURPOSES:
+            raise FedapmError(f"unknown setting 'data.columns.{purpose}'; {did_you_mean(purpose, PURPOSES)}")
 
 
 def read_client(path: Path) -> tuple[Any, ...]:
@@ -136,7 +102,7 @@ def read_client(path: Path) -> tuple[Any, ...]:
     """
     if path.suffix.lower() not in SUFFIXES[1:]:
         return read_npz(path)
-    data = _read_file(path, {})
+    data = read_file(path, {})
     if data.test is None:
         return data.inputs, data.y
     train, test = (data.at(np.flatnonzero(data.test.astype(bool) == held_out)) for held_out in (False, True))
@@ -147,7 +113,7 @@ def digest(path: Path) -> str:
     """The SHA-256 of a file, or of all data files of a folder and their names."""
     if path.is_dir():
         whole = hashlib.sha256()
-        for part in _files(path):
+        for part in data_files(path):
             whole.update(f"{part.name}\0{digest(part)}\0".encode())
         return whole.hexdigest()
     try:
@@ -157,7 +123,27 @@ def digest(path: Path) -> str:
         raise FedapmError(_missing(path) if not path.exists() else f"{path}: {error.strerror}.") from None
 
 
-def _files(folder: Path) -> list[Path]:
+def fingerprint(path: Path) -> str:
+    """A sum over a file's size, beginning and end, or over the names and sizes of a folder's files.
+
+    It takes no longer for many clients' data, and does not see what changes in the middle of a file.
+    """
+    whole = hashlib.sha256()
+    try:
+        for file in data_files(path) if path.is_dir() else [path]:
+            whole.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+        if not path.is_dir():
+            with path.open("rb") as stream:
+                whole.update(stream.read(ENDS))
+                stream.seek(max(path.stat().st_size - ENDS, 0))
+                whole.update(stream.read(ENDS))
+    except OSError as error:
+        raise FedapmError(_missing(path) if not path.exists() else f"{path}: {error.strerror}.") from None
+    return whole.hexdigest()
+
+
+def data_files(folder: Path) -> list[Path]:
+    """The files of a folder of one file a client, in the order of their names."""
     files = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
     if not files:
         raise FedapmError(f"{folder} holds no data file; give one file a client, called by its id: 7.npz or 7.csv.")
@@ -166,10 +152,10 @@ def _files(folder: Path) -> list[Path]:
 
 def _read_folder(folder: Path, columns: Columns) -> OwnData:
     parts: dict[str, OwnData] = {}
-    for file in _files(folder):
+    for file in data_files(folder):
         if file.stem in parts:
             raise FedapmError(f"{folder} holds two files of client {file.stem!r}; leave one.")
-        parts[file.stem] = _read_file(file, columns)
+        parts[file.stem] = read_file(file, columns)
     first_name, first = next(iter(parts.items()))
     shapes = [values.shape[1:] for values in first.inputs]
     for name, part in parts.items():
@@ -193,7 +179,13 @@ def _read_folder(folder: Path, columns: Columns) -> OwnData:
     return OwnData(inputs, client=np.repeat(list(parts), [len(p) for p in parts.values()]), classes=classes, **rows)
 
 
-def _read_file(path: Path, columns: Columns) -> OwnData:
+def read_file(path: Path, columns: Columns) -> OwnData:
+    """The samples of one file.
+
+    Args:
+        path: The file.
+        columns: The names of arrays or columns, by purpose.
+    """
     suffix = path.suffix.lower()
     if not path.is_file():
         raise FedapmError(_missing(path))
@@ -263,14 +255,77 @@ def _from_table(path: Path, columns: Columns) -> OwnData:
         frame = pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
     except Exception as error:  # pandas and pyarrow raise many types for a damaged file
         raise FedapmError(f"it is not a table that pandas reads ({first_line(error)}).") from None
-    purposes = [p for p in ("y", "client", "test", "group", "time") if p in columns or p in frame.columns]
-    if "y" not in purposes:
-        listed = ", ".join(map(str, frame.columns))
-        raise FedapmError(f"it has no column 'y' with the labels, but {listed}; name it in data.columns.")
-    found = read_frame(frame, {p: str(columns.get(p, p)) for p in purposes}, columns.get("x"))
+    found = read_frame(frame, _purposes(list(map(str, frame.columns)), columns), columns.get("x"))
     inputs = (found.pop("x"),)
     rows: dict[str, Any] = {name: _plain(values) for name, values in found.items()}
     return OwnData(inputs, **rows)
+
+
+def _purposes(names: Sequence[str], columns: Columns) -> dict[str, str]:
+    """The column of a table for each purpose but the inputs."""
+    purposes = {p: str(columns.get(p, p)) for p in COLUMNS if p in columns or p in names}
+    if "y" not in purposes:
+        raise FedapmError(f"it has no column 'y' with the labels, but {', '.join(names)}; name it in data.columns.")
+    return purposes
+
+
+def purposes_of(path: Path, names: Sequence[str], columns: Columns) -> tuple[dict[str, str], list[str]]:
+    """The column of a table for each purpose, and the columns of the inputs.
+
+    Args:
+        path: The file, for messages.
+        names: The columns that there are.
+        columns: The names of columns, by purpose, where they have other names than the purpose.
+    """
+    try:
+        purposes = _purposes(names, columns)
+    except FedapmError as error:
+        raise FedapmError(f"{path}: {error}") from None
+    said = columns.get("x")
+    inputs = [said] if isinstance(said, str) else list(said or ())
+    for name in (*purposes.values(), *inputs):
+        if name not in names:
+            raise FedapmError(f"{path} has no column {name!r}; {did_you_mean(name, names)}")
+    inputs = inputs or [name for name in names if name not in purposes.values()]
+    if not inputs:
+        raise FedapmError(f"{path} has no input column: it holds only {', '.join(names)}.")
+    return purposes, inputs
+
+
+def read_labels(path: Path, columns: Columns) -> tuple[Array, int]:
+    """The labels of one client's file without its inputs, and how many samples it has that are not for testing."""
+    y, test = (str(columns.get(purpose, purpose)) for purpose in ("y", "test"))
+    if path.suffix.lower() == ".npz":
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                found = {name: stored[name] for name in (y, test, "y_test") if name in stored.files}
+        except Exception:  # whatever is wrong with it, reading all of it says so
+            found = {}
+    else:
+        import pandas as pd
+
+        read: Any = pd.read_csv if path.suffix.lower() == ".csv" else pd.read_parquet
+        key = "usecols" if path.suffix.lower() == ".csv" else "columns"
+        try:
+            found = {y: _plain(read(path, **{key: [y]})[y].to_numpy())}
+            if "test" in columns or test in _column_names(path):
+                found[test] = read(path, **{key: [test]})[test].to_numpy()
+        except Exception:  # whatever is wrong with it, reading all of it says so
+            found = {}
+    if y not in found or not found[y].shape:
+        whole = read_file(path, columns)
+        found = {y: whole.y, **({} if whole.test is None else {test: whole.test})}
+    labels = np.concatenate([found[y], found["y_test"]]) if "y_test" in found else found[y]
+    held_out = int(np.asarray(found[test]).astype(bool).sum()) if test in found else 0
+    return labels, len(found[y]) - held_out
+
+
+def _column_names(path: Path) -> list[str]:
+    import pandas as pd
+
+    if path.suffix.lower() == ".csv":
+        return list(map(str, pd.read_csv(path, nrows=0).columns))
+    return list(require("pyarrow.parquet", "parquet", "Reading a .parquet file").read_schema(path).names)
 
 
 def _plain(values: Array) -> Array:

@@ -5,7 +5,7 @@ None of these libraries is imported here: what an object can do says what it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,20 @@ def partitions(clients: Any) -> Any:
     """The partitions of a partitioner or a federated dataset of flwr-datasets; anything else as it is."""
     if not hasattr(clients, "load_partition"):
         return clients
+    ids, load = lazy_partitions(clients)
+    return {name: load(k) for k, name in enumerate(ids)}
+
+
+def lazy_partitions(clients: Any) -> tuple[Sequence[Any], Callable[[int], Any]]:
+    """The ids of clients with a dataset each, and what gives a client's dataset by its position.
+
+    Args:
+        clients: A mapping or a list of datasets, or a partitioner or a federated dataset of flwr-datasets.
+    """
+    if not hasattr(clients, "load_partition"):
+        named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
+        keys = list(named)
+        return keys, lambda k: named[keys[k]]
     partitioners = getattr(clients, "partitioners", None)
     if isinstance(partitioners, Mapping):
         if len(partitioners) != 1:
@@ -54,15 +68,15 @@ def partitions(clients: Any) -> Any:
                 f"the federated dataset has {len(partitioners)} partitioners; load the partitions of one."
             )
         split, partitioner = next(iter(partitioners.items()))
-        return {str(k): clients.load_partition(k, split) for k in range(partitioner.num_partitions)}
-    return {str(k): clients.load_partition(k) for k in range(clients.num_partitions)}
+        return [str(k) for k in range(partitioner.num_partitions)], lambda k: clients.load_partition(k, split)
+    return [str(k) for k in range(clients.num_partitions)], lambda k: clients.load_partition(k)
 
 
 def class_names(dataset: Any, y: str | None = None) -> tuple[str, ...]:
     """The names of the classes, where a dataset with named columns knows them."""
     if not _has_columns(dataset):
         return ()
-    feature = (getattr(dataset, "features", None) or {}).get(_label_column(dataset, y))
+    feature = (getattr(dataset, "features", None) or {}).get(label_column(dataset, y))
     names = getattr(feature, "names", None)
     return tuple(map(str, names)) if names else ()
 
@@ -98,10 +112,10 @@ def read_frame(frame: Any, columns: Mapping[str, str], x: str | Sequence[str] | 
     if not chosen:
         raise FedapmError(f"the table has no input column: it holds only {', '.join(known)}.")
     found = {purpose: frame[name].to_numpy() for purpose, name in columns.items()}
-    return found | {"x": _matrix({name: frame[name].to_numpy() for name in chosen})}
+    return found | {"x": matrix({name: frame[name].to_numpy() for name in chosen})}
 
 
-def _matrix(columns: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def matrix(columns: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Columns of numbers side by side; one column of lists is taken as it is."""
     if len(columns) == 1:
         name, values = next(iter(columns.items()))
@@ -126,7 +140,8 @@ def _has_columns(dataset: Any) -> bool:
     return isinstance(getattr(dataset, "column_names", None), (list, tuple)) and hasattr(dataset, "__getitem__")
 
 
-def _label_column(dataset: Any, y: str | None) -> str:
+def label_column(dataset: Any, y: str | None) -> str:
+    """The name of the label column: the one that is said, or one that is called so."""
     if y is not None:
         if y not in dataset.column_names:
             raise FedapmError(f"the dataset has no column {y!r}; {did_you_mean(y, dataset.column_names)}")
@@ -140,7 +155,7 @@ def _label_column(dataset: Any, y: str | None) -> str:
 def _read_columns(
     dataset: Any, client: str, x: str | Sequence[str] | None, y: str | None, also: Sequence[str]
 ) -> tuple[Any, Any]:
-    label = _label_column(dataset, y)
+    label = label_column(dataset, y)
     chosen = [x] if isinstance(x, str) else list(x or ())
     if not chosen:
         chosen = [name for name in dataset.column_names if name not in (label, *also)]

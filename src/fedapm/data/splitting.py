@@ -29,9 +29,14 @@ def split_test(
         The sorted positions of the training samples, and of the test samples.
     """
     _check_fraction(fraction)
-    count = min(max(round(fraction * len(index)), 1), len(index) - 1)
+    count = int(held_out_count(len(index), fraction))
     shuffled = random_order(index, labels, stratify, stream)
     return np.sort(shuffled[count:]), np.sort(shuffled[:count])
+
+
+def held_out_count(sizes: Any, fraction: float) -> Any:
+    """How many of so many samples are held out, where each stands alone; for one client or for all at once."""
+    return np.minimum(np.maximum(np.rint(fraction * np.asarray(sizes)).astype(np.int64), 1), np.asarray(sizes) - 1)
 
 
 def split_samples(samples: Samples, fraction: float, stream: np.random.Generator) -> tuple[Samples, Samples]:

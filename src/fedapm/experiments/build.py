@@ -27,10 +27,12 @@ from fedapm.data import (
     Source,
     data_set,
 )
+from fedapm.data.dealing import deal_out
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.own import (
     DEFAULTS,
     checked_digest,
+    lazy_federation,
     own_federation,
     own_file,
     own_name,
@@ -130,19 +132,21 @@ def _all_clients(data: DataSettings) -> Federation:
         assert isinstance(made, Federation)
         return made
     how: dict[str, Any] = {"test_fraction": data.test_fraction, "seed": data.seed}
+    if data.one_by_one:
+        return lazy_federation(data)
     if data.file is not None:
-        return own_file(data).federation(rule(data), name=data.name, samples=data.samples, **how)
+        return deal_out(own_file(data), rule(data), name=data.name, samples=data.samples, **how)
     return data_set(data.name, data.features).federation(source(data), rule(data), **how)
 
 
 def counted(data: DataSettings) -> Federation:
     """All clients, with positions in the data as inputs where that saves reading it; for counting samples."""
     how: dict[str, Any] = {"test_fraction": data.test_fraction, "seed": data.seed}
-    if data.factory is not None:
+    if data.factory is not None or data.one_by_one:
         return _all_clients(data)
     if data.file is not None:
         samples = own_file(data).positions_as_inputs()
-        return samples.federation(rule(data), name=data.name, samples=data.samples, **how)
+        return deal_out(samples, rule(data), name=data.name, samples=data.samples, **how)
     return data_set(data.name, data.features).index_federation(source(data), rule(data), **how)
 
 
@@ -256,7 +260,7 @@ def plan(
         if clients.validation:
             settings["data"]["validation"] = clients.validation
         if clients.unseen:
-            settings["data"]["unseen"] = [client.id for client in clients.unseen]
+            settings["data"]["unseen"] = list(clients.unseen_ids)
     clients = clients or federation(experiment.data)
     own = with_adapters(model, experiment.model) if model is not None else network(experiment, clients)
     run_problem = problem(experiment, clients, own, loss, experiment.engine.device, metrics)

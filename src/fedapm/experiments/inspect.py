@@ -16,6 +16,8 @@ from fedapm.experiments.settings import DataSettings
 from fedapm.runs.files import write_atomic
 
 TEXT_COLOR, LABEL_COLOR, GRID_COLOR = "#1f2933", "#52606d", "#d9e2ec"
+SHOWN = 50
+"""Clients that are looked at where they are read only when they take part."""
 FORMATS = ("png", "svg", "pdf")
 
 
@@ -38,11 +40,19 @@ class Inspection:
     """The number of each client's test samples that another client trains on."""
     unseen: tuple[str, ...] = ()
     """Those of the clients that do not take part in training."""
+    population: int = 0
+    """How many clients there are; these are some of them where they are read only when they take part."""
 
     @property
     def samples(self) -> int:
         """The total number of samples."""
         return int(self.counts.sum())
+
+    @property
+    def who(self) -> str:
+        """How many clients these are, in words."""
+        shown = len(self.clients)
+        return f"{shown} of {self.population:,} clients" if shown < self.population else f"{shown} clients"
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to plain values, for JSON."""
@@ -50,6 +60,7 @@ class Inspection:
             "name": self.name,
             "partition": self.partition,
             "samples": self.samples,
+            "population": self.population,
             "classes": list(self.classes),
             "modalities": list(self.modalities),
             "unseen": list(self.unseen),
@@ -73,10 +84,11 @@ def inspect(data: DataSettings) -> Inspection:
     Args:
         data: The data set and its partition.
     """
-    federation = build.limited(build.counted(data), data)
+    whole = build.limited(build.counted(data), data)
+    federation = whole.sample(SHOWN) if whole.lazy_clients is not None else whole
     if not federation.classes:
         raise FedapmError(f"{federation.name} has quantities and no classes, so there is nothing to count by class.")
-    classes = federation.class_names or tuple(map(str, range(federation.classes)))
+    classes = whole.class_names or tuple(map(str, range(whole.classes)))
     counts = np.stack(
         [
             np.bincount(np.concatenate([c.train.targets.numpy(), c.test.targets.numpy()]), minlength=len(classes))
@@ -96,8 +108,9 @@ def inspect(data: DataSettings) -> Inspection:
         tuple(len(c.test) for c in federation.clients),
         counts,
         {modality: tuple(ids[k] for k in positions) for modality, positions in lacking.items()},
-        trained_elsewhere(federation) if data.factory is None else (0,) * len(federation),
-        tuple(c.id for c in federation.hold_out(data.unseen, data.seed).unseen) if data.unseen else (),
+        trained_elsewhere(federation) if not data.factory and federation is whole else (0,) * len(federation),
+        tuple(whole.hold_out(data.unseen, data.seed).unseen_ids) if data.unseen else (),
+        len(whole),
     )
 
 
@@ -135,7 +148,7 @@ def draw(inspection: Inspection, path: Path) -> None:
         )
         bars, cells = figure.subplots(2, 1, sharex=True, height_ratios=[1.3, height])
         figure.suptitle(
-            f"{inspection.name}: {inspection.samples:,} samples of {classes} classes at {clients} clients "
+            f"{inspection.name}: {inspection.samples:,} samples of {classes} classes at {inspection.who} "
             f"({inspection.partition} partition)",
             color=TEXT_COLOR,
         )

@@ -103,6 +103,17 @@ class LoadedResult(BaseResult):
         except RuntimeError as error:
             raise FedapmError(f"{file} is damaged and cannot be read ({first_line(error)}).") from None
 
+    def _position(self, client: int | str) -> int:
+        try:
+            return super()._position(client)
+        except FedapmError:
+            if self.run.population == len(self.clients):
+                raise
+            raise FedapmError(
+                f"{self.folder} has the models of {len(self.clients):,} of {self.run.population:,} clients, those that "
+                f"were evaluated, and client {client!r} is none of them; export it from the Result of train."
+            ) from None
+
     def report(self, path: str | Path) -> Path:
         """Write the report as one HTML file."""
         from fedapm.report import write_report
@@ -156,7 +167,8 @@ class LoadedResult(BaseResult):
     def _unseen(self) -> list[dict[str, Any]]:
         return unseen_clients(self.run)
 
-    def _state_dict(self, position: int, view: str) -> dict[str, Tensor]:
+    def model_tensors(self, position: int, view: str) -> dict[str, Tensor]:
+        """A client's model, by its position."""
         return read_tensors(find_model(self.run, self.clients[position], view))[0]
 
     def _module(self, position: int) -> nn.Module:

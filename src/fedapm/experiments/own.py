@@ -14,7 +14,7 @@ from fedapm.adapters import adapted
 from fedapm.core.imports import call, load_object, parameters_of
 from fedapm.core.samples import Samples
 from fedapm.data import ClientData, Federation
-from fedapm.data.own import OwnData, digest, read_own
+from fedapm.data.own import OwnData, check_purposes, digest, fingerprint, read_own
 from fedapm.errors import FedapmError
 from fedapm.experiments.settings import DataSettings, ModelSettings
 from fedapm.simulation.problem import Model, model_factory
@@ -36,7 +36,7 @@ def checked_digest(data: DataSettings) -> str:
     if data.digest is not None and not path.exists():
         # on Flower a server need not have the data
         return data.digest
-    found = _digest(path, _stamp(path))
+    found = _digest(path, _stamp(path), data.one_by_one)
     if data.digest not in (None, found):
         raise FedapmError(
             f"{path} has changed since these settings were recorded (data.digest); put the old file back, or leave "
@@ -49,6 +49,28 @@ def own_file(data: DataSettings) -> OwnData:
     """The samples of the user's file."""
     checked_digest(data)
     return read_own(data.path, data.columns, data.class_names)
+
+
+def lazy_federation(data: DataSettings) -> Federation:
+    """The clients of the user's file, which are read when they take part."""
+    checked_digest(data)
+    check_purposes(data.columns)
+    if "classes" in data.columns:
+        raise FedapmError("data.columns.classes: give the names of the classes as data.class_names.")
+    columns: dict[str, Any] = dict(data.columns)
+    clients = Federation.lazy(
+        data.path,
+        **columns,
+        table=data.table,
+        class_names=data.class_names,
+        test_fraction=data.test_fraction,
+        seed=data.seed,
+        name=data.name,
+        memory=data.memory << 20,
+    )
+    if data.clients is not None and data.clients > len(clients):
+        raise FedapmError(f"data.clients = {data.clients}, but {data.path} has {len(clients)}.")
+    return clients if data.clients is None else clients.first(data.clients)
 
 
 def own_federation(data: DataSettings, client: str | None = None) -> Any:
@@ -139,6 +161,6 @@ def _stamp(path: Path) -> tuple[float, int]:
 
 
 @lru_cache(maxsize=16)
-def _digest(path: Path, stamp: tuple[float, int]) -> str:
+def _digest(path: Path, stamp: tuple[float, int], one_by_one: bool) -> str:
     del stamp
-    return digest(path)
+    return fingerprint(path) if one_by_one else digest(path)

@@ -152,14 +152,14 @@ def _clients(data: Any, run: BaseResult) -> list[ClientData]:
     if isinstance(data, ClientData):
         return [data]
     if isinstance(data, Federation):
-        return _transformed(data, run).clients
+        return list(_transformed(data, run).clients)
     if isinstance(data, list) and all(isinstance(client, ClientData) for client in data):
         return data
     if not _is_pair(data):
         raise FedapmError(f"data is ClientData, a Federation or arrays (x, y), not {type(data).__name__}.")
     if _is_pair(data[0]) and _is_pair(data[1]):
         both = Federation.from_clients({NEW: data[0]}, test={NEW: data[1]}, **run.classes)
-        return _transformed(both, run).clients
+        return list(_transformed(both, run).clients)
     client = _transformed(Federation.from_clients({NEW: data}, test={NEW: data}, **run.classes), run)[0]
     return [ClientData(NEW, client.train, client.test[:0])]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,7 +57,7 @@ class BaseResult(ABC):
 
     @property
     @abstractmethod
-    def clients(self) -> list[str]:
+    def clients(self) -> Sequence[str]:
         """The ids of the clients, in order."""
 
     @property
@@ -97,7 +97,7 @@ class BaseResult(ABC):
         """The clients that did not take part, as in unseen.json."""
 
     @abstractmethod
-    def _state_dict(self, position: int, view: str) -> dict[str, Tensor]:
+    def model_tensors(self, position: int, view: str) -> dict[str, Tensor]:
         """A client's model on the CPU."""
 
     @abstractmethod
@@ -158,7 +158,7 @@ class BaseResult(ABC):
         Returns:
             A copy on the CPU.
         """
-        return self._state_dict(client_position(self.clients, client), self._view(view))
+        return self.model_tensors(self._position(client), self._view(view))
 
     def model(self, client: int | str, view: str | None = None) -> nn.Module:
         """A client's model as a plain module of its own, on the CPU and in evaluation mode.
@@ -168,7 +168,7 @@ class BaseResult(ABC):
             view: Which model, where the method has several; the first if not given.
         """
         state = self.state_dict(client, view)
-        position = client_position(self.clients, client)
+        position = self._position(client)
         module = self._module(position)
         # a frozen base is shared with other networks, and training it here would change them
         base: frozenset[str] = getattr(module, "base_parameters", frozenset())
@@ -251,7 +251,7 @@ class BaseResult(ABC):
         form = find_format(path, format)
         if str(client) not in self.clients and str(client) in [row["id"] for row in self._unseen()]:
             raise FedapmError(f"client {client} took no part, so it has no model; personalize gives it one.")
-        position = client_position(self.clients, client)
+        position = self._position(client)
         found, name = self._description(position, self._view(view)), self.clients[position]
         return write_model(path, form, found, lambda: self.state_dict(name, view), lambda: self.model(name, view))
 
@@ -268,6 +268,9 @@ class BaseResult(ABC):
             "validation" if self.settings.get("data", {}).get("validation") else "test",
             self.transform,
         )
+
+    def _position(self, client: int | str) -> int:
+        return client_position(self.clients, client)
 
     @abstractmethod
     def _input_types(self) -> list[str]:
@@ -340,9 +343,9 @@ class Result(BaseResult):
         return self.spec.settings
 
     @property
-    def clients(self) -> list[str]:
+    def clients(self) -> Sequence[str]:
         """The ids of the clients, in order."""
-        return list(self.federation.ids)
+        return self.federation.ids
 
     @property
     def evaluated(self) -> list[str]:
@@ -374,7 +377,8 @@ class Result(BaseResult):
     def _classified(self) -> bool:
         return self.federation[0].train.classified
 
-    def _state_dict(self, position: int, view: str) -> dict[str, Tensor]:
+    def model_tensors(self, position: int, view: str) -> dict[str, Tensor]:
+        """A client's model, by its position."""
         problem, algorithm = self.spec.problem, self.spec.algorithm
         broadcast = algorithm.broadcast(self.state.server)
         load_model(problem, algorithm, position, self.engine.client_state(position), broadcast, view)
@@ -437,6 +441,10 @@ class Result(BaseResult):
             The numbers, and sentences that say what they mean.
         """
         spec, state = self.spec, self.state
+        if len(spec.problem.evaluated) < len(spec.problem):
+            raise FedapmError(
+                f"{len(spec.problem.evaluated):,} of {len(spec.problem):,} clients are evaluated; this takes all."
+            )
         found = study(
             spec.problem,
             spec.algorithm,
@@ -507,11 +515,11 @@ def write_classes(folder: Path, result: Result) -> None:
 def write_models(folder: Path, result: Result) -> None:
     """The models of the evaluated clients, each as a safetensors state dict."""
     views = result.views
-    for position, client in enumerate(result.evaluated):
+    for row, (client, position) in enumerate(zip(result.evaluated, result.spec.problem.evaluated, strict=True)):
         for view in views:
-            path = folder / MODELS / model_file(position, view if len(views) > 1 else "")
+            path = folder / MODELS / model_file(row, view if len(views) > 1 else "")
             about = {"client": client, "method": result.spec.algorithm.name, "round": result.state.round}
-            write_tensors(path, result.state_dict(client, view), about)
+            write_tensors(path, result.model_tensors(position, view), about)
 
 
 def _check_same(expected: Mapping[str, Tensor], saved: Mapping[str, Tensor], client: str) -> None:

@@ -23,6 +23,7 @@ from fedapm.core.algorithm import Algorithm
 from fedapm.core.ranges import check_ranges
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import Preset, SplitRule
+from fedapm.data.own import ARROW, SQLITE
 from fedapm.errors import FedapmError, closest, did_you_mean
 from fedapm.privacy import PrivacySettings, private
 from fedapm.runs import files
@@ -50,8 +51,15 @@ class DataSettings:
     name: str = "digits"
     """A data set that `fedapm list data` names; with `file` or `factory` what the data is called in reports."""
     file: str | None = None
-    """Data of your own: an .npz, .csv or .parquet file with all samples, or a folder of one file a client. The path is
-    relative to the experiment file."""
+    """Data of your own: an .npz, .csv, .parquet, .arrow or SQLite file with all samples, or a folder of one file a
+    client. The path is relative to the experiment file."""
+    lazy: bool = False
+    """File: clients are read when they take part, and only those of a round are in memory. For folders and `.parquet`
+    files; `.arrow`, `.feather` and SQLite files are always read so."""
+    table: str | None = None
+    """File: the table of a SQLite file, where it has several."""
+    memory: PositiveInt = 256
+    """File, where clients are read when they take part: MiB of their data that are kept in memory."""
     columns: dict[str, str | list[str]] = field(default_factory=dict)
     """File: the arrays or columns to take for `x`, `y`, `client`, `test`, `group`, `time` and `classes`, where they
     have other names."""
@@ -119,6 +127,15 @@ class DataSettings:
         check_ranges(self, "data")
         if self.file is not None and self.factory is not None:
             raise FedapmError("data.file and data.factory both say what the data is; leave one of them out.")
+        if self.lazy and self.file is None:
+            raise FedapmError("data.lazy is for data.file; a data.factory may return Federation.lazy(…).")
+        if self.table is not None and Path(self.file or "").suffix.lower() not in SQLITE:
+            raise FedapmError("data.table is for SQLite files; leave it out.")
+        if self.one_by_one and (self.partition != "natural" or self.samples is not None or self.minimum > 1):
+            raise FedapmError(
+                "clients that are read when they take part have their own samples, all of them; leave out "
+                "data.partition, data.samples and data.minimum."
+            )
         if self.own and (self.features is not None or self.feature_dim is not None):
             raise FedapmError("data.features is for data sets that have a name; leave it out with data of your own.")
 
@@ -126,6 +143,11 @@ class DataSettings:
     def own(self) -> bool:
         """Whether the data is the user's own rather than a data set with a name."""
         return self.file is not None or self.factory is not None
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether clients are read when they take part."""
+        return self.lazy or Path(self.file or "").suffix.lower() in (*ARROW, *SQLITE)
 
     @property
     def path(self) -> Path:
@@ -216,7 +238,8 @@ class EngineSettings:
     """Rounds between evaluations; the first and last round are always evaluated."""
     evaluate_clients: PositiveInt | None = None
     """How many clients are evaluated: the same in every round and for every method and seed. Of these are all scores,
-    the closing phase, the saved models and the list of clients in a run's files. All clients if not given."""
+    the closing phase, the saved models and the list of clients in a run's files. If not given all clients, or
+    1,000 of those that are read when they take part."""
     checkpoint_every: NonNegativeInt = 10
     """Rounds between checkpoints; 0 saves only when the run stops."""
     save_models: bool = True
@@ -368,7 +391,19 @@ def _replaced(name: str, key: str, table: Mapping[str, Any]) -> bool:
     """Whether a setting below is of no use beside those of a later table."""
     if name == "data":
         own = any(way in table for way in OWN_KEYS)
-        what = {"name", "file", "factory", "digest", "columns", "class_names", "options", "transform", "folder"}
+        what = {
+            "name",
+            "file",
+            "factory",
+            "digest",
+            "lazy",
+            "table",
+            "columns",
+            "class_names",
+            "options",
+            "transform",
+            "folder",
+        }
         return key in what and key not in table and (own or "name" in table)
     if name != "model":
         return False

@@ -160,6 +160,8 @@ class Loop:
         began = time.perf_counter()
         round = before.round + 1
         selected = self.select(round)
+        if round < self.schedule.rounds:
+            self.engine.read_ahead(self.select(round + 1))
         broadcast = self.algorithm.broadcast(before.server)
         # where nobody is drawn, one client works in vain to give the sums their form
         result = self.engine.run_round(round, selected or [0], broadcast)

@@ -30,6 +30,9 @@ FEW = 2
 MANY = 1000
 """Clients from which on those whose samples and networks are alike are tried once."""
 
+SOME = 8
+"""Clients that are tried where they are not in memory."""
+
 
 def check_clients(problem: Problem) -> None:
     """Try every client.
@@ -45,7 +48,10 @@ def check_clients(problem: Problem) -> None:
         kind = type(problem.network(0).module).__name__
         raise FedapmError(f"{kind} has no parameter to train; give a network that has some, or freeze less of it.")
     tried: set[Any] = set()
-    for position, client in enumerate(problem.federation.clients):
+    lazy = problem.federation.lazy_clients
+    # where clients are not in memory, the others are compared with the first one when they are loaded
+    for position in range(len(problem)) if lazy is None else lazy.sample(SOME):
+        client = problem.federation[position]
         _check_kinds(client, problem.federation[0])
         for part in (client.train, client.test):
             if len(part) and (part is client.train or _form(part) != _form(client.train)):

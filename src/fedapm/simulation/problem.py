@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
@@ -32,6 +33,10 @@ from fedapm.errors import FedapmError
 
 logger = logging.getLogger(__name__)
 
+EVALUATED = 1000
+"""Clients that are evaluated where they are not in memory and nothing else is said."""
+SIZED = 100
+"""Clients whose sizes stand for those of all, where not all are known."""
 Adapt = Callable[[nn.Module, Split], tuple[nn.Module, Split]]
 Model = nn.Module | Callable[..., nn.Module]
 """A module; or a function that makes one, of no argument or of a client's data."""
@@ -52,7 +57,7 @@ class Weighting:
     def alphas(self, sizes: list[int]) -> list[float]:
         """Every client's α_i, in these units."""
         m, n = len(sizes), sum(sizes)
-        return [self.alpha(size, n, m) for size in sizes]
+        return [self.unit(m)] * m if self.weights == "uniform" else [self.alpha(size, n, m) for size in sizes]
 
     def alpha(self, size: int, samples: int, m: int) -> float:
         """α_i of a client with so many of all samples, which m clients have."""
@@ -94,7 +99,8 @@ class Problem:
         evaluate_clients: int | None = None,
     ) -> None:
         self.protection = protection
-        self.evaluated = evaluated_clients(len(federation), evaluate_clients)
+        lazy = federation.lazy_clients is not None
+        self.evaluated = evaluated_clients(len(federation), evaluate_clients or (EVALUATED if lazy else None))
         """The positions of the clients that evaluations, the closing phase and a run's files are about."""
         self.federation, self.model, self.rule = federation, model, rule or SplitRule()
         self.adapt = adapt or (lambda network, split: (network, split))
@@ -104,11 +110,15 @@ class Problem:
         self.device = _device(device)
         check_precision(self.solver.precision, self.device)
         weighting = weighting or Weighting()
-        sizes = [len(c.train) for c in federation.clients]
-        self.alphas = weighting.alphas(sizes)
-        self.mean_batches = mean_batches(sizes, self.solver.batch_size)
+        self.alphas = client_weights(federation, weighting)
+        self.mean_batches = mean_batches(_known_sizes(federation), self.solver.batch_size)
         self.unit = weighting.unit(len(federation))
         self._make, self.per_client = model_factory(model)
+        if self.per_client and lazy:
+            raise FedapmError(
+                "the model function makes a network for each client of its data, but the clients are not in memory; "
+                "give a function without arguments, or clients that are (Federation.from_clients)."
+            )
         self._networks: dict[str, Network] = {}
         self._starts: dict[int, Start] = {}
         first = self._start(0)
@@ -218,7 +228,9 @@ class Problem:
 
     def keep_features(self) -> None:
         """Compute what a frozen base makes of every client's samples, so that forked processes find it."""
-        for client in range(len(self)) if self.network(0).keeps_features else ():
+        if self.federation.lazy_clients is not None or not self.network(0).keeps_features:
+            return
+        for client in range(len(self)):
             for samples in (self.samples(client, "train"), self.samples(client, "test")):
                 self.network(client).kept(samples)
 
@@ -246,6 +258,27 @@ class Problem:
             network = self.network(position)
             shapes = {n: t.shape for n, t in network.read(network.split.shared).items()}
             check_same_shared(reference, shapes, client.id)
+
+
+def client_weights(federation: Federation, weighting: Weighting) -> list[float]:
+    """Every client's α_i; refused where they follow sizes that nothing says."""
+    sizes = federation.sizes
+    if sizes is not None:
+        return weighting.alphas(list(map(int, sizes)))
+    if weighting.weights == "samples":
+        raise FedapmError(
+            'engine.weights = "samples" needs every client\'s number of samples, which is not known without reading '
+            "all of them; give sizes to Federation.lazy, or leave weights uniform."
+        )
+    return weighting.alphas([1] * len(federation))
+
+
+def _known_sizes(federation: Federation) -> Sequence[int] | np.ndarray[Any, Any]:
+    """How many training samples clients have; those of some, where not all are known."""
+    lazy = federation.lazy_clients
+    if (sizes := federation.sizes) is not None or lazy is None:
+        return sizes if sizes is not None else []
+    return [lazy.size(client) for client in lazy.sample(SIZED)]
 
 
 def evaluated_clients(m: int, count: int | None) -> Sequence[int]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from fedapm.core.random import numpy_generator
 from fedapm.errors import FedapmError
@@ -48,8 +52,23 @@ class PoissonSampling(Sampling):
         rate = self.size(m) / m if self.count is not None else self.fraction
         if self.keyed:
             chances = numpy_generator(seed, "secret clients", round).random(m)
-            return [k for k in range(m) if chances[k] < rate]
+            return np.flatnonzero(chances < rate).tolist()
         if (m, round) not in self._drawn:
-            source = secrets.SystemRandom()
-            self._drawn[m, round] = [k for k in range(m) if source.random() < rate]
+            self._drawn[m, round] = [*_independently(m, rate)]
         return self._drawn[m, round]
+
+
+def _independently(m: int, rate: float) -> Iterator[int]:
+    """Each of m numbers with the same probability, from one that is drawn to the next: the gaps are geometric."""
+    if rate >= 1:
+        yield from range(m)
+        return
+    source, number = secrets.SystemRandom(), -1
+    while True:
+        gap = math.log1p(-source.random()) / math.log1p(-rate)
+        if number + gap >= m:
+            return
+        number += 1 + int(gap)
+        if number >= m:
+            return
+        yield number

@@ -46,7 +46,8 @@ class RunSpec:
         """
         cohort = self.schedule.sampling.draw(len(self.problem), self.problem.seed, 1) or [0]
         choice = auto.choose_engine(self.engine, self.problem, self.algorithm, cohort, self.workers, self.stuck_after)
-        choice.engine.open_store(self.store, rows)
+        most = self.schedule.rounds * self.schedule.sampling.size(len(self.problem))
+        choice.engine.open_store(self.store, rows, most)
         return choice
 
     def identity(self) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def _constants(
 
 def _local_steps(problem: Problem) -> float:
     size = problem.solver.batch_size
-    batches = [math.ceil(len(c.train) / size) if size else 1 for c in problem.federation.clients]
+    batches = [math.ceil(problem.federation.size(k) / size) if size else 1 for k in range(len(problem))]
     return problem.solver.epochs * statistics.median(batches)
 
 

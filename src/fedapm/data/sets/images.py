@@ -93,7 +93,7 @@ class ImageSet(DataSet):
         of_bytes = federate(pool, rule, test_fraction=test_fraction, seed=seed, name=self.name)
         del pool
         names, modalities = of_bytes.class_names, of_bytes.modalities
-        remaining, clients = of_bytes.clients[::-1], []
+        remaining, clients = list(of_bytes.clients[::-1]), []
         del of_bytes
         while remaining:
             client = remaining.pop()

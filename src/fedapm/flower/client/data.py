@@ -59,7 +59,7 @@ def load_client_data(
         if not isinstance(made, Federation):
             return _with_federation(_client_data(made, client, position, settings), settings)
     federation = build.federation(settings)
-    ids = [data.id for data in federation.clients]
+    ids = federation.ids
     # the clients of a partition are numbered; those of a natural one have names
     index = ids.index(client) if client in ids else position
     if index >= len(ids) or (settings.partition == "natural" and client not in ids):

@@ -114,7 +114,7 @@ def _by_time(
         against = "there is one processor" if len(cohort) > 1 else "there is one client in a round"
     if against is not None:
         return EngineChoice(sequential, against)
-    sizes = {k: len(problem.federation[k].train) for k in cohort}
+    sizes = {k: problem.federation.size(k) for k in cohort}
     smallest = min(cohort, key=lambda k: sizes[k])
     broadcast = algorithm.broadcast(algorithm.server_init(problem.u0))
     sequential.run_round(0, [smallest], broadcast)  # the first time is slower

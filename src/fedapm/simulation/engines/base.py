@@ -121,6 +121,9 @@ class Engine(ABC):
     def prefetch(self, round: int, selected: Sequence[int]) -> None:  # noqa: B027 - most engines have nothing to do
         """Hear who takes part in the next round, so that work can begin early; nobody after the last round."""
 
+    def read_ahead(self, clients: Sequence[int]) -> None:  # noqa: B027 - most engines have nothing to do
+        """Hear whose data is needed in the round after this one, before this one begins."""
+
     def heard(self, round: int, before: Sequence[int]) -> Collection[int]:
         """The clients that had the last broadcast when a round began, so that they need only its change.
 
@@ -183,9 +186,15 @@ class LocalEngine(Engine):
         self._evaluated: Collection[int] = problem.evaluated if everybody else frozenset(problem.evaluated)
         self._last: DriftingResult | None = None
 
-    def open_store(self, kind: StoreKind, folder: Path | None) -> None:
-        """Keep clients' states in a new store of this kind; see :func:`fedapm.simulation.stores.open_store`."""
-        self._kind, self.store = kind, self._new_store(kind, folder)
+    def open_store(self, kind: StoreKind, folder: Path | None, most: int | None = None) -> None:
+        """Keep clients' states in a new store of this kind.
+
+        Args:
+            kind: See :func:`fedapm.simulation.stores.open_store`.
+            folder: The folder for states on disk; a temporary one if not given.
+            most: How many clients can take part at all; all of them if None.
+        """
+        self._kind, self.store = kind, self._new_store(kind, folder, most)
 
     def client_state(self, client: int) -> ClientState:
         """What a client keeps, by its position; after the closing phase with the personal part that it gave."""
@@ -196,9 +205,9 @@ class LocalEngine(Engine):
         """The states of the evaluated clients, of which evaluations are made."""
         return self.personalized if self.personalized is not None else self.store
 
-    def _new_store(self, kind: StoreKind, folder: Path | None) -> Store:
+    def _new_store(self, kind: StoreKind, folder: Path | None, most: int | None) -> Store:
         size, device = len(self.problem), self.problem.device
-        return open_store(kind, folder, self.init, size, device, self._memory_store)
+        return open_store(kind, folder, self.init, size, device, self._memory_store, most)
 
     def run_round(self, round: int, selected: Sequence[int], broadcast: State) -> RoundResult:
         """The local work of the selected clients."""
@@ -211,7 +220,7 @@ class LocalEngine(Engine):
 
     def personalize(self, round: int, broadcast: State, epochs: int) -> None:
         """Let the evaluated clients continue their personal part; who does not stay finite keeps what it had."""
-        store, clients = self._new_store(self._kind, None), self.problem.evaluated
+        store, clients = self._new_store(self._kind, None, len(self.problem.evaluated)), self.problem.evaluated
         for start in range(0, len(clients), AT_ONCE):
             self._personalize(round, clients[start : start + AT_ONCE], broadcast, epochs, store)
         self.personalized = store

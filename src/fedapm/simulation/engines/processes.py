@@ -83,7 +83,7 @@ class ProcessEngine(LocalEngine):
         # evaluations are of the models, all other work begins at what clients keep
         states = self.models if message["do"] == "evaluate" else self.store
         # the largest first, so that no worker is left with a large one at the end
-        waiting = sorted(clients, key=lambda k: len(self.problem.federation[k].train))
+        waiting = sorted(clients, key=self.problem.federation.known_size)
         results: dict[int, T] = {}
         deaths: Counter[int] = Counter()
         request = {**message, "broadcast": self._tell(broadcast)}
@@ -164,7 +164,7 @@ class ProcessEngine(LocalEngine):
     def _replace(self, worker: ClientWorker, client: int, deaths: Counter[int]) -> ClientWorker:
         """A worker that died is replaced and its client run again, but not for ever."""
         deaths[client] += 1
-        fate, name = worker.exit_reason(), self.problem.federation[client].id
+        fate, name = worker.exit_reason(), self.problem.federation.ids[client]
         if deaths[client] >= TRIES:
             raise FedapmError(
                 f"the process that ran client {name} {fate} {TRIES} times in a row; if memory is short, use fewer "

@@ -27,6 +27,19 @@ class SequentialEngine(LocalEngine):
         ]
         return ClientResults(self.store, results, self.algorithm)
 
+    def prefetch(self, round: int, selected: Sequence[int]) -> None:
+        """Read the data of the next round's clients, where it is not in memory."""
+        del round
+        self.read_ahead(selected)
+
+    def read_ahead(self, clients: Sequence[int]) -> None:
+        """Read these clients' data in a thread, where it is not in memory."""
+        self.problem.federation.read_ahead(clients)
+
+    def close(self) -> None:
+        """Read nothing ahead any more."""
+        self.problem.federation.stop_reading()
+
     def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
         """The scores of the evaluated clients, each on its own data."""
         return [

@@ -81,7 +81,7 @@ class VectorizedEngine(SequentialEngine):
     def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
         """The scores of the evaluated clients, each on its own data."""
         clients = self.problem.evaluated
-        if self._evaluates_batched is not False and can_evaluate(self.problem, self._network, clients):
+        if self._evaluates_batched is not False:
             try:
                 scores = self._evaluate_batched(clients, broadcast, view)
             except Exception:  # whatever a method or a network does not take; alone it fails again, or works
@@ -95,7 +95,7 @@ class VectorizedEngine(SequentialEngine):
         return super().evaluate(broadcast, view)
 
     def _train_batched(self, round: int, selected: Sequence[int], broadcast: State) -> BatchedResult:
-        sizes = {k: len(self.problem.federation[k].train) for k in selected}
+        sizes = {k: self.problem.federation.size(k) for k in selected}
         ordered = sorted(selected, key=lambda k: -sizes[k])
         chunks = []
         for part in self._chunks(ordered, sizes):
@@ -114,7 +114,7 @@ class VectorizedEngine(SequentialEngine):
     def _personalize_batched(
         self, round: int, clients: Sequence[int], broadcast: State, epochs: int, into: Store
     ) -> None:
-        sizes = {k: len(self.problem.federation[k].train) for k in clients}
+        sizes = {k: self.problem.federation.size(k) for k in clients}
         ordered = sorted(clients, key=lambda k: -sizes[k])
         for part in self._chunks(ordered, sizes):
             before = self.store.gather(part)
@@ -138,9 +138,11 @@ class VectorizedEngine(SequentialEngine):
             raise NotBatchable(f"{self.algorithm.label} comes out differently when clients are computed together")
 
     def _evaluate_batched(self, clients: Sequence[int], broadcast: State, view: str) -> list[dict[str, Score]]:
-        sizes = {k: len(self.problem.federation[k].train) for k in clients}
+        sizes = {k: self.problem.federation.size(k) for k in clients}
         scores: dict[int, dict[str, Score]] = {}
         for part in self._chunks(sorted(clients, key=lambda k: -sizes[k]), sizes):
+            if not can_evaluate(self.problem, self._network, part):
+                raise NotBatchable("these scores are computed client by client")
             u, v = self.algorithm.client_model(broadcast, self.models.gather(part), view)
             scores |= zip(part, evaluate(self.problem, self._network, part, u, v), strict=True)
         return [scores[k] for k in clients]

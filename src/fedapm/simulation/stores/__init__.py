@@ -25,6 +25,7 @@ def open_store(
     population: int,
     device: torch.device | str = "cpu",
     in_memory: Callable[[InitClient], Store] = MemoryStore,
+    most: int | None = None,
 ) -> Store:
     """The store of a run.
 
@@ -35,11 +36,12 @@ def open_store(
         population: The number of clients.
         device: Where states are put when they are read.
         in_memory: What makes a store in memory, for engines that have one of their own.
+        most: How many clients can come to have a state of their own; all if None.
 
     Returns:
         An empty store.
     """
-    large = hasattr(os, "preadv") and population * init(0).nbytes > LARGE
+    large = hasattr(os, "preadv") and min(population, most or population) * init(0).nbytes > LARGE
     if kind == "memory" or (kind == "auto" and not large):
         return in_memory(init)
     if folder is None:
