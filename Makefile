@@ -33,9 +33,9 @@ $(VENV)/.dist: constraints.txt
 	$(PIP) build twine
 	touch $@
 
-demo: $(VENV)/.base                     ## six methods, three seeds, one report
-	$(BIN)/fedapm compare --data digits --methods fedapm,fedalt,fedsim,fedavg,fedprox,local \
-	    --seeds 0,1,2 --out runs/demo
+demo: $(VENV)/.base                     ## six methods, five seeds, one report
+	$(BIN)/fedapm compare examples/demo.toml --methods fedapm,fedalt,fedsim,fedavg,fedprox,local \
+	    --seeds 0,1,2,3,4 --out runs/demo
 
 browser:                                ## Chromium for the report's tests, where it can be had
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
