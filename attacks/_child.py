@@ -7,11 +7,11 @@ import gc
 import hashlib
 import os
 import re
+import select
 import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
@@ -149,17 +149,15 @@ def start(body: Callable[[], None], said: Path) -> int:
 
 def finish(child: int, said: Path, timeout: float = TIMEOUT) -> Ended:
     """Wait for a child; one that does not end in time is killed with all it started."""
-    deadline = time.monotonic() + timeout
-    while True:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            break
-        if time.monotonic() > deadline:
-            with suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return Ended(-signal.SIGKILL, said.read_text("utf-8", "replace"), hung=True)
-        time.sleep(0.002)
+    handle = os.pidfd_open(child)
+    ended, _, _ = select.select([handle], [], [], timeout)
+    os.close(handle)
+    if not ended:
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return Ended(-signal.SIGKILL, said.read_text("utf-8", "replace"), hung=True)
+    _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return Ended(code, said.read_text("utf-8", "replace") if said.is_file() else "")
 

@@ -11,13 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from tests.flower.real import differences, fedapm, kill, restarted_node, rounds, server_process, wait_for
 
 from attacks.registry import attack
 from attacks.tally import Outcome, Tally
 from fedapm.errors import FedapmError
 from fedapm.flower.local import federation as local
-from fedapm.flower.local.processes import Process
+from fedapm.flower.local.processes import Process, descendants
 from fedapm.runs.folder import is_locked
 
 NODES, SEED = 3, 17
@@ -116,14 +117,14 @@ class Killer:
         if server is not None and victim == "server":
             kill(server.pid)
         elif victim == "superlink":
-            kill(self.made.processes[0].pid)
+            _kill_program(self.made.processes[0].pid)
             time.sleep(1)
             self._replace(0, local.start_superlink(self.made))
             with suppress(FedapmError):
                 local.wait_for_superlink(self.made)
         else:
             k = int(victim.removeprefix("node-"))
-            kill(self.made.processes[k + 1].pid)
+            _kill_program(self.made.processes[k + 1].pid)
             self.restarts[k] = self.supervisor.submit(restarted_node, self.made, k)
         self.killed.append(victim)
         self.reached = len(rounds(self.out))
@@ -139,3 +140,22 @@ class Killer:
     def _replace(self, place: int, process: Process) -> None:
         self.made.processes[place] = process
         self.made.write()
+
+
+def _kill_program(pid: int) -> None:
+    """Kill a SuperLink or a node, and what starts the apps for it; processes of apps that run are left alone.
+
+    Without its program it would ask for work for ever, at a few percent of a processor. A supervisor ends it, too.
+    """
+    starters = [process for process in descendants(pid) if _starts_apps(process)]
+    kill(pid)
+    for process in starters:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _starts_apps(process: psutil.Process) -> bool:
+    try:
+        return "flower-superexec" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ class Outcome(StrEnum):
 
 
 GOOD = (Outcome.SURVIVED, Outcome.REFUSED)
+NOTICE = 60.0
+"""Seconds after which is said how far an attack is."""
 
 
 @dataclass
@@ -55,6 +58,7 @@ class Tally:
     seconds: float = 0.0
     code: str = ""
     """Of what code it is; see :func:`code_digest`."""
+    _told: float = field(default_factory=time.monotonic, repr=False, compare=False)
 
     def add(self, outcome: Outcome, what: str = "") -> None:
         """Count one try.
@@ -64,6 +68,9 @@ class Tally:
             what: What was tried and what happened; kept where it did not end well.
         """
         self.counts[outcome] += 1
+        if time.monotonic() - self._told > NOTICE:
+            self._told = time.monotonic()
+            print(f"  {self.name}: {self.tried:,} {self.unit} so far", file=sys.stderr, flush=True)
         if outcome not in GOOD:
             self.failures.append(f"{outcome}: {what}")
             print(f"  {self.name}: {outcome}: {what}", file=sys.stderr, flush=True)
