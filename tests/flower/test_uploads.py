@@ -14,7 +14,7 @@ from tests.flower.invariant import assert_as_in_one_process, checked, in_round, 
 from tests.flower.test_lost_state import early, losing
 from tests.helpers.unit import refused
 
-ROUNDS = 10
+ROUNDS = 6
 FEW = {"clip": 1.0, "compress": "top-k", "keep": 0.2, "round_to": "int8"}
 KEEPING = [
     ("fedapm", FEW),
