@@ -20,6 +20,12 @@ TINY = [
 ]
 ONE_FILE = "--set=engine.save_models=false"
 STUDY = Path(__file__).with_name("study.toml")
+COMPARE = ("compare", *TINY, ONE_FILE, "--rounds=1", "--methods=fedapm,local", "--seeds=0")
+SWEEP = ("sweep", *TINY, ONE_FILE, "--rounds=1", "--methods=local", "--seeds=0", "--vary=solver.lr=0.1,0.2")
+TUNE = (
+    "tune", *TINY, "--set=data.train_limit=24", "--rounds=1", "--methods=local", "--trials=2",
+    "--search=solver.lr=0.1,0.2", "--pruner=none",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,8 @@ COMMANDS = (
         ("run", *TINY, "--rounds=2", "--set=engine.checkpoint_every=1", "--set=engine.store=disk"),
         ("--resume",),
     ),
-    Attacked("compare", ("compare", *TINY, ONE_FILE, "--rounds=1", "--methods=fedapm,local", "--seeds=0")),
-    Attacked(
-        "sweep", ("sweep", *TINY, ONE_FILE, "--rounds=1", "--methods=local", "--seeds=0", "--vary=solver.lr=0.1,0.2")
-    ),
+    Attacked("compare", (*COMPARE, "--workers=1")),
+    Attacked("sweep", (*SWEEP, "--workers=1")),
     # with fewer layers to train there are fewer candidates: five of them, of which three are tried a second time
     Attacked(
         "split",
@@ -63,19 +67,13 @@ COMMANDS = (
             '--set=model.frozen=["stem.*"]',
         ),
     ),
-    Attacked(
-        "tune",
-        (
-            "tune",
-            *TINY,
-            "--set=data.train_limit=24",
-            "--rounds=1",
-            "--methods=local",
-            "--trials=2",
-            "--workers=1",
-            "--search=solver.lr=0.1,0.2",
-            "--pruner=none",
-        ),
-    ),
+    Attacked("tune", (*TUNE, "--workers=1")),
     Attacked("study", ("study", str(STUDY), "--workers=1")),
 )
+SIDE_BY_SIDE = (
+    Attacked("compare, side by side", (*COMPARE, "--workers=2")),
+    Attacked("sweep, side by side", (*SWEEP, "--workers=2")),
+    Attacked("tune, side by side", (*TUNE, "--workers=2")),
+    Attacked("study, side by side", ("study", str(STUDY), "--workers=2")),
+)
+"""The same where the work is done in worker processes."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attacks._child import TIMEOUT, Ended, finish, judged, picture, prepare, run, start, warm, workshop
-from attacks._commands import COMMANDS, ONE_FILE, TINY, Attacked
+from attacks._commands import COMMANDS, ONE_FILE, SIDE_BY_SIDE, TINY, Attacked
 from attacks.registry import attack
 from attacks.tally import Outcome, Tally
 
@@ -28,8 +28,10 @@ KILLED = (
         ("--resume",),
     ),
     *(one for one in COMMANDS if one.name in ("compare", "sweep", "split", "tune", "study")),
+    *SIDE_BY_SIDE,
 )
 KILLS = {"run": 150, "run, worker processes": 60, "compare": 100, "sweep": 40, "split": 40, "tune": 60, "study": 40}
+KILLS |= {one.name: 40 for one in SIDE_BY_SIDE}
 """How often each is killed."""
 
 

@@ -138,6 +138,19 @@ def test_a_series_of_runs_tells_which_run_it_is_and_how_long_all_will_take() -> 
     assert series.seconds_left == 0
 
 
+def test_runs_side_by_side_take_their_share_of_the_time_but_no_less_than_the_longest() -> None:
+    now = 0.0
+    series = Series([("quick", 4), ("quick", 4), ("slow", 4)], lambda: now, at_once=2)
+    quick, slow = series.turn(0), series.turn(2)
+    now = 1.0
+    quick.advance(3)
+    now = 4.0
+    slow.advance(3)
+    assert series.seconds_left == max((3 * 1 + 4 * 1 + 3 * 4) / 2, 3 * 4)
+    slow.advance(0)
+    assert series.seconds_left == max((3 * 1 + 4 * 1) / 2, 4 * 1)
+
+
 @pytest.mark.parametrize("wide", [80, 120])
 def test_a_run_of_a_series_on_a_terminal_has_the_time_left_in_all_below_it(wide: int) -> None:
     screen = Console(file=io.StringIO(), width=wide, force_terminal=True, color_system=None)

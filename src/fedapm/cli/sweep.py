@@ -66,7 +66,7 @@ def sweep(
     runs = members(axes, chosen, opt.numbers(seeds), *opt.layers(config, None, options), best, explicit)
     callbacks = log_callbacks(log, out)
     with recorded(out):
-        run_all(axes, runs, out, callbacks=callbacks)
+        run_all(axes, runs, out, callbacks=callbacks, workers=workers)
     result, report = read_sweep(out), out / REPORT
     if as_json:
         print(json.dumps({"report": str(report), "rows": result.as_rows()}, indent=2))

@@ -18,7 +18,7 @@ from fedapm.errors import Diverged, FedapmError, did_you_mean
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
 from fedapm.experiments.settings import Experiment, ModelSettings, Tables, validated
-from fedapm.experiments.side_by_side import Materials, Member, run_side_by_side
+from fedapm.experiments.side_by_side import Demand, Materials, Member, run_side_by_side, runs_at_once
 from fedapm.loggers.series import Series
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.folder import is_done, locked
@@ -181,8 +181,9 @@ def run_all(
 ) -> list[Path]:
     """Run what is not finished yet; a run that was cut off goes on where it stopped.
 
-    With several workers the runs go side by side, each on one thread, unless the engine of processes is asked for,
-    which has its own use for them, or callbacks are given, which may write to one place. The records are the same.
+    Runs go side by side, each on one thread, as many as there are processors and memory for. They go one after the
+    other with an engine that deals clients out to processes itself, on a GPU, and with callbacks, which may write to
+    one place. The records are the same.
 
     Args:
         experiments: The runs.
@@ -194,7 +195,7 @@ def run_all(
         model: The network, where it is not the one that the settings name.
         loss: As in :func:`fedapm.train`.
         metrics: As in :func:`fedapm.experiments.build.plan`.
-        workers: How many runs go side by side; one after the other if not given.
+        workers: How many runs go side by side; what the settings say if not given, or else what suits.
 
     Returns:
         The folder of each run.
@@ -215,9 +216,12 @@ def run_all(
             if info is not None:
                 write_json(out / COMPARE_INFO, info)
 
-        if len(left) > 1 and (workers or 1) > 1 and not callbacks and prepared[0][1].engine != "processes":
+        asked = 1 if callbacks else workers or experiments[0].engine.workers
+        one_each = {prepared[position][1].algorithm.name: prepared[position][1] for position in left}
+        at_once = runs_at_once(len(left), asked, [Demand.of(plan) for plan in one_each.values()])
+        if at_once > 1:
             members = [prepared[position][0] for position in left]
-            run_side_by_side(members, materials, workers or 1, progress=progress, began=record)
+            run_side_by_side(members, materials, at_once, progress=progress, began=record)
             left = []
         series = Series(
             [

@@ -165,7 +165,7 @@ class Paper:
         out = self.out / name
         layers = [*self.layers, tuned, {"engine": {"rounds": self.scale.sweep_rounds, "save_models": False}}]
         runs = sweep.members([axis], known, self.scale.sweep_seeds, *layers)
-        sweep.run_all([axis], runs, out)
+        sweep.run_all([axis], runs, out, workers=self.workers)
         write_sweep_report(out)
         write_card(out)
 

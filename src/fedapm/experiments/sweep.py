@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapm.data import Federation
 from fedapm.errors import Diverged, FedapmError
-from fedapm.experiments import build
+from fedapm.experiments import side_by_side
 from fedapm.experiments.compare import plans, run_folder
 from fedapm.experiments.run import execute
-from fedapm.experiments.settings import DataSettings, Experiment
+from fedapm.experiments.settings import Experiment
+from fedapm.experiments.side_by_side import Demand, Materials, run_side_by_side, runs_at_once
 from fedapm.experiments.vary import Axis, shown_value, value_text
 from fedapm.loggers.series import Series
 from fedapm.runs.files import read_json, write_json
@@ -80,32 +80,54 @@ def run_all(
     *,
     progress: bool = True,
     callbacks: Sequence[CallbackFactory] = (),
+    workers: int | None = None,
 ) -> list[Path]:
-    """Run what is not finished yet; a run that was cut off goes on, one that diverges does not stop the others."""
+    """Run what is not finished yet; a run that was cut off goes on, one that diverges does not stop the others.
+
+    Args:
+        axes: What is varied.
+        runs: The runs.
+        out: The folder of the sweep.
+        progress: Whether to show how far each run is.
+        callbacks: What makes further callbacks of each run.
+        workers: How many runs go side by side, as in :func:`fedapm.experiments.compare.run_all`.
+
+    Returns:
+        The folder of each run.
+    """
     if len(runs) > MANY:
         logger.warning("this sweep has %d runs; Ctrl-C stops it, and the same command goes on from there.", len(runs))
     with locked(out):
         record = _record(axes, runs, out)
         advice = "sweep into another folder"
         done = [is_done(run.place(out), run.settings.tables(), advice, diverged=True) for run in runs]
-        clients = _last_used(build.federation)
-        tried: set[Path] = set()
-        for run, is_there in zip(runs, done, strict=True):
+        left = [position for position, is_there in enumerate(done) if not is_there]
+        materials = Materials()
+        own_data = len({repr(runs[position].settings.data) for position in left}) > 1
+        tried: dict[Path, Demand] = {}
+        for run in (runs[position] for position in left):
             # what is wrong with a run is wrong with it in every seed
-            if not is_there and run.folder.parent not in tried:
-                tried.add(run.folder.parent)
-                plan = build.plan(run.settings, clients(run.settings.data))
+            if run.folder.parent not in tried:
+                plan = materials.plan(run.settings)
                 plan.schedule.sampling.size(len(plan.problem))
+                tried[run.folder.parent] = Demand.of(plan, own_data=own_data)
         write_json(out / SWEEP_INFO, record)
+        asked = 1 if callbacks else workers or runs[0].settings.engine.workers
+        at_once = runs_at_once(len(left), asked, tried.values())
+        if at_once > 1:
+            together = [
+                side_by_side.Member(runs[position].settings, runs[position].place(out), runs[position].title)
+                for position in left
+            ]
+            run_side_by_side(together, materials, at_once, progress=progress, whole="sweep")
+            left = []
         rounds = [(run.settings.algorithm.name, run.settings.engine.rounds) for run in runs]
         series = Series([(name, 0 if is_there else n) for (name, n), is_there in zip(rounds, done, strict=True)])
-        for position, (run, is_there) in enumerate(zip(runs, done, strict=True)):
-            if is_there:
-                continue
-            turn = series.turn(position)
+        for position in left:
+            run, turn = runs[position], series.turn(position)
             logger.info("%s: %s", turn.number, run.title)
             try:
-                plan = build.plan(run.settings, clients(run.settings.data))
+                plan = materials.plan(run.settings)
                 execute(plan, run.place(out), resume=True, progress=progress, callbacks=callbacks, turn=turn)
             except Diverged as error:
                 logger.warning("%s The sweep goes on without this run.", error)
@@ -153,16 +175,3 @@ def _united(before: Any, values: list[Any]) -> list[Any]:
     by_text = {value_text(value): value for value in [*(before if isinstance(before, list) else []), *values]}
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in by_text.values())
     return sorted(by_text.values()) if numbers else list(by_text.values())
-
-
-def _last_used(make: Callable[[DataSettings], Federation]) -> Callable[[DataSettings], Federation]:
-    """Clients made once for all runs with the same data in a row; only one federation is in memory at a time."""
-    last: list[tuple[DataSettings, Federation]] = []
-
-    def get(data: DataSettings) -> Federation:
-        if not last or last[0][0] != data:
-            last.clear()
-            last.append((data, make(data)))
-        return last[0][1]
-
-    return get

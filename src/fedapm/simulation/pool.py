@@ -15,10 +15,12 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from fedapm.core.messages import ROOT
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.simulation.loop import uninterrupted
 from fedapm.simulation.workers import StuckWorkers, WorkerDied, WorkerProcess
@@ -54,6 +56,7 @@ class Parent:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.gone = False
+        self._lock = threading.Lock()
 
     def ask(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         """Send something and wait for the answer; None where nobody is there any more."""
@@ -66,11 +69,24 @@ class Parent:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send something that needs no answer."""
-        self.connection.send_bytes(json.dumps(message).encode())
+        with self._lock:
+            self.connection.send_bytes(json.dumps(message).encode())
 
     def receive(self) -> dict[str, Any]:
         """The next message; waits for it."""
         return cast(dict[str, Any], json.loads(self.connection.recv_bytes()))
+
+
+class _Forward(logging.Handler):
+    """Sends what is logged to the parent, which has the screen."""
+
+    def __init__(self, parent: Parent) -> None:
+        super().__init__()
+        self._parent = parent
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            self._parent.send({"log": [record.levelno, record.name, record.getMessage()]})
 
 
 Work = Callable[[Mapping[str, Any], Parent], Mapping[str, Any]]
@@ -80,7 +96,8 @@ Work = Callable[[Mapping[str, Any], Parent], Mapping[str, Any]]
 def serve(connection: Connection, work: Work) -> None:
     """Do jobs until the parent hangs up: the life of a worker.
 
-    What is wrong with a job is answered as ``refused``, what is wrong with the program as ``failed``.
+    What is wrong with a job is answered as ``refused``, what is wrong with the program as ``failed``. What is logged
+    goes to the parent as ``log``.
 
     Args:
         connection: The pipe to the parent.
@@ -95,6 +112,8 @@ def serve(connection: Connection, work: Work) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     parent = Parent(connection)
+    messages = logging.getLogger(ROOT)
+    messages.handlers, messages.propagate = [_Forward(parent)], False
     try:
         while True:
             parent.send(_result(work, parent))
@@ -193,8 +212,12 @@ class Pool(Generic[J]):
 
     def _hear(self, worker: WorkerProcess, handle: Callable[[J, dict[str, Any]], Mapping[str, Any] | None]) -> None:
         job, message = self._jobs[worker], worker.receive()
+        if "log" in message:
+            level, name, text = message["log"]
+            logging.getLogger(name).log(level, "%s: %s", job.name, text)
+            return
         if "refused" in message:
-            raise FedapmError(message["refused"])
+            raise FedapmError(f"{job.name}: {message['refused']}")
         if "failed" in message:
             raise RuntimeError(f"{job.name} failed:\n{message['failed']}")
         answer = handle(job, message)

@@ -12,11 +12,11 @@ from fedapm.core.network import Loss
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.experiments import build, compare
+from fedapm.experiments.side_by_side import DEALS_OUT, Demand, runs_at_once
 from fedapm.runs.folder import locked, refuse_foreign
 from fedapm.runs.layout import TRIALS_DATABASE, TUNE_INFO
 from fedapm.simulation.problem import Model
-from fedapm.simulation.workers import cores
-from fedapm.tuning.method_search import method_searches
+from fedapm.tuning.method_search import MethodSearch, method_searches
 from fedapm.tuning.options import Options
 from fedapm.tuning.record import begin, finish
 from fedapm.tuning.results import Tuned, best_trial, write_tuned
@@ -51,7 +51,7 @@ def tune(
         clients: Used in place of the settings' data; their test data is not looked at.
         model: The network, where it is not the one that the settings name.
         loss: As in :func:`fedapm.train`.
-        workers: How many trials are run at a time; as many as there are processors if not given.
+        workers: How many trials are run at a time; as many as there are processors and memory for if not given.
         progress: Whether progress is displayed on stderr.
 
     Returns:
@@ -64,7 +64,6 @@ def tune(
     options = options or Options()
     if workers is not None and workers < 1:
         raise FedapmError(f"--workers {workers}: there must be at least one.")
-    workers = workers or cores()
     common = trial_layers(layers, options)
     given = clients is not None
     if clients is not None:
@@ -80,6 +79,7 @@ def tune(
         methods, common, options, len(data), lambda base: split_dimension(base, data, model), given=given
     )
     problem = Clients(clients, model, loss)
+    workers = workers or _trials_at_once(searches, problem)
     with locked(out, "fedapm tune"), quiet():
         refuse_foreign(out, TUNE_INFO, "tune")
         begin(out, options, searches, clients, workers)
@@ -98,6 +98,17 @@ def tune(
     return Tuned(out, options, results, tables, rows)
 
 
+def _trials_at_once(searches: Sequence[MethodSearch], clients: Clients) -> int:
+    """How many trials there are processors and memory for."""
+    first = searches[0].base.engine
+    if first.device != "cpu":
+        # nothing is tried here: a process that has used a GPU cannot fork others that use it
+        return 1
+    plans = (build.plan(search.base, clients.federation, clients.model, clients.loss) for search in searches)
+    demands = [Demand.of(plan) for plan in plans]
+    return runs_at_once(sum(search.budget for search in searches), None, demands)
+
+
 def trial_layers(layers: Sequence[Mapping[str, Any]], options: Options) -> list[Mapping[str, Any]]:
     """The settings of all trials: scored on validation data, one process each, without saved models."""
     tables = compare.overlay(*layers)
@@ -108,8 +119,8 @@ def trial_layers(layers: Sequence[Mapping[str, Any]], options: Options) -> list[
     kind = engine.get("engine", "sequential") if isinstance(engine, Mapping) else "sequential"
     fixed: dict[str, Any] = {
         "save_models": False,
-        # a trial is one process already; the engine of processes gives the same numbers as the sequential one
-        "engine": "sequential" if kind == "processes" else kind,
+        # a trial is one process already; engines that deal clients out give the same numbers as the sequential one
+        "engine": "sequential" if kind in DEALS_OUT else kind,
         "workers": 1,
     }
     if options.rounds is not None:

@@ -32,18 +32,16 @@ class StudyRun:
     out: Path
     root: Path | None = None
     workers: int | None = None
-    """Trials and runs at a time; as many as there are processors if not given."""
+    """Trials and runs at a time; as many as there are processors and memory for if not given."""
 
     @property
     def count(self) -> int:
-        """Trials and runs at a time."""
-        if self.workers is not None and self.workers < 1:
-            raise FedapmError(f"--workers {self.workers}: there must be at least one.")
+        """Trials and runs at a time, where there is memory for them."""
         return self.workers or cores()
 
     def parts(self, cases: Sequence[Case]) -> list[Part]:
         """The parts of some cases."""
-        return parts(cases, self.out, self.root, self.count)
+        return parts(cases, self.out, self.root, self.workers)
 
     def estimate(self, only: Sequence[str] = ()) -> tuple[list[Row], dict[str, str]]:
         """How long it takes. Nothing is written.
@@ -96,6 +94,8 @@ class StudyRun:
         }
 
     def _check(self, cases: Sequence[Case]) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise FedapmError(f"--workers {self.workers}: there must be at least one.")
         for part in self.parts(cases):
             try:
                 part.check()
