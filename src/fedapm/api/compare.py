@@ -147,7 +147,8 @@ def compare(
         progress: Whether to show progress.
         **settings: Settings of the solver and the engine for all methods, such as ``rounds=20`` and ``lr=0.1``;
             hyperparameters for the methods that have them; and tables of single methods, as in
-            ``fedprox={"mu": 0.1}``.
+            ``fedprox={"mu": 0.1}``. With ``workers=1`` runs go one after the other; if not given, side by side in
+            forked processes of one thread each, as many as processors and memory allow.
 
     Returns:
         The leaderboard and everything behind it.

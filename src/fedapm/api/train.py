@@ -86,6 +86,7 @@ def train(
     device: str | None = None,
     engine: EngineName | None = None,
     workers: int | None = None,
+    ray_address: str | None = None,
     store: StoreKind | None = None,
     stuck_after: float | None = None,
     **hyperparameters: Any,
@@ -160,6 +161,7 @@ def train(
         device: Where to compute, such as "cpu" or "cuda".
         engine: How clients are run: one by one, side by side, in worker processes, or what suits the run.
         workers: Worker processes; as many as there are processors if not given.
+        ray_address: The Ray cluster of the engine ``"ray"``; one on this machine is started if not given.
         store: Where clients' states are kept between rounds.
         stuck_after: Seconds without any processor time after which a worker process is replaced.
         **hyperparameters: Those of the method, where ``algorithm`` is a name: ``train("digits", rho=0.1)``.

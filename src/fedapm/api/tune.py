@@ -62,7 +62,7 @@ def tune(
         frozen: Patterns of parameters that are not trained.
         preset: A stage of the network that is personal.
         loss: The loss, if not the usual one.
-        workers: Trials at a time; as many as there are processors if not given.
+        workers: Trials at a time; as many as processors and memory allow if not given.
         out: A folder to keep the search in; an interrupted search in it goes on. A temporary one if None.
         progress: Whether to show progress.
         **settings: Settings of all trials, as in [compare][fedapm.compare].

@@ -24,7 +24,7 @@ def compare(
     text_encoder: opt.TextEncoder = None,
     rounds: opt.Rounds = None,
     engine: opt.EngineName = None,
-    workers: opt.Workers = None,
+    workers: opt.RunsAtOnce = None,
     device: opt.Device = None,
     tuned: opt.TunedPath = None,
     target: Annotated[

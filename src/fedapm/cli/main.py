@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from fedapm.errors import FedapmError, Interrupted, did_you_mean, in_words
@@ -104,6 +104,9 @@ def _ending_orderly(received: list[int]) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         received.append(CODES[signal.Signals(number)])
+        if _comes_from(frame, ignored.__code__):
+            come_again()
+            return
         answer = signal.getsignal(signal.SIGINT)
         if number != signal.SIGINT and callable(answer):
             answer(signal.SIGINT, frame)
@@ -113,11 +116,14 @@ def _ending_orderly(received: list[int]) -> Iterator[None]:
     def ignored(unraisable: Any) -> None:
         """Python drops an exception in a destructor; a Ctrl-C that came just then comes again."""
         if unraisable.exc_type is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
-            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
-            again.daemon = True
-            again.start()
+            come_again()
         else:
             shown(unraisable)
+
+    def come_again() -> None:
+        again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -133,6 +139,13 @@ def _ending_orderly(received: list[int]) -> Iterator[None]:
         sys.unraisablehook = shown
         for number, answer in before.items():
             signal.signal(number, answer)
+
+
+def _comes_from(frame: FrameType | None, code: CodeType) -> bool:
+    """Whether a function is on the way to a frame."""
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _usage(error: click.ClickException) -> str:

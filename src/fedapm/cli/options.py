@@ -33,9 +33,12 @@ Methods = Annotated[str, typer.Option("--methods", help="Methods, separated by c
 Seeds = Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas.")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")]
 EngineName = Annotated[
-    str | None, typer.Option("--engine", help="How clients are run: auto, sequential, vectorized or processes.")
+    str | None, typer.Option("--engine", help="How clients are run: auto, sequential, vectorized, processes or ray.")
 ]
 Workers = Annotated[int | None, typer.Option("--workers", help="Worker processes.")]
+RunsAtOnce = Annotated[
+    int | None, typer.Option("--workers", help="Runs at a time; as many as processors and memory allow if not given.")
+]
 Device = Annotated[str | None, typer.Option("--device", help="Where to compute: cpu, cuda, …")]
 TunedPath = Annotated[
     Path | None, typer.Option("--tuned", help="Settings found by fedapm tune: its folder, or a tuned.toml.")

@@ -26,7 +26,7 @@ def paper(
     trials: Annotated[int | None, typer.Option("--trials", help="Trials of each method in the search.")] = None,
     image_encoder: opt.ImageEncoder = None,
     text_encoder: opt.TextEncoder = None,
-    workers: opt.Workers = None,
+    workers: opt.RunsAtOnce = None,
     device: opt.Device = None,
     out: opt.Out = Path("runs/paper"),
     assign: opt.Assignments = None,

@@ -29,7 +29,8 @@ def study(
         bool, typer.Option("--estimate", help="Measure a round of each method, say how long it will take, and stop.")
     ] = False,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Trials and runs at a time; as many as processors if not given.")
+        int | None,
+        typer.Option("--workers", help="Trials and runs at a time; as many as there is room for if not given."),
     ] = None,
     out: opt.Out = Path("runs/study"),
 ) -> None:

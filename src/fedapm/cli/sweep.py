@@ -38,7 +38,7 @@ def sweep(
     text_encoder: opt.TextEncoder = None,
     rounds: opt.Rounds = None,
     engine: opt.EngineName = None,
-    workers: opt.Workers = None,
+    workers: opt.RunsAtOnce = None,
     device: opt.Device = None,
     tuned: opt.TunedPath = None,
     log: opt.Log = None,

@@ -62,7 +62,8 @@ def tune(
         str | None, typer.Option("--engine", help="How clients are run in a trial: sequential, vectorized or auto.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Trials at a time; as many as there are processors if not given.")
+        int | None,
+        typer.Option("--workers", help="Trials at a time; as many as there is room for if not given."),
     ] = None,
     device: Device = None,
     out: Out = Path("runs/tune"),

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fedapm.errors import FedapmError, did_you_mean
@@ -48,6 +49,11 @@ def load_object(reference: str, folder: Path | None, setting: str) -> Callable[.
     if not callable(found):
         raise FedapmError(f"{said}: it is a {type(found).__name__}, not a function or class.")
     return found  # type: ignore[no-any-return]
+
+
+def own_modules() -> list[ModuleType]:
+    """The modules of the user's own that were imported, which other machines need not have."""
+    return [module for name, module in sys.modules.items() if name.partition(".")[0] in _FROM]
 
 
 def call(

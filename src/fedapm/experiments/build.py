@@ -281,6 +281,7 @@ def plan(
         experiment.engine.workers,
         experiment.engine.store,
         experiment.engine.stuck_after,
+        experiment.engine.ray_address,
     )
 
 

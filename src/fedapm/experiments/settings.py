@@ -260,9 +260,14 @@ class EngineSettings:
     device: str = "cpu"
     """Where to compute, such as "cpu" or "cuda"."""
     engine: EngineName = "auto"
-    """How clients are run: one by one, side by side in one program, in worker processes, or what suits the run."""
+    """How clients are run: one by one, side by side in one program, in worker processes, on a Ray cluster, or what
+    suits the run."""
     workers: PositiveInt | None = None
-    """Worker processes; as many as there are processors if not given."""
+    """Worker processes; as many as there are processors if not given. Where there are several runs, as many go side by
+    side."""
+    ray_address: str | None = None
+    """The Ray cluster of the engine `ray`, such as `auto` or `ray://head:10001`; one on this machine is started if not
+    given."""
     store: StoreKind = "auto"
     """Where clients' states are kept between rounds: in memory, on disk, or on disk if they are large."""
     stuck_after: PositiveFloat = PATIENCE

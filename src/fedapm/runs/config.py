@@ -19,6 +19,7 @@ MAY_CHANGE_ON_RESUME = {
     "data.folder",
     "model.folder",
     "engine.workers",
+    "engine.ray_address",
     "engine.store",
     "engine.stuck_after",
     "engine.checkpoint_every",

@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from fedapm.core.messages import ROOT
 from fedapm.errors import FedapmError, Interrupted
 from fedapm.simulation.loop import uninterrupted
-from fedapm.simulation.workers import StuckWorkers, WorkerDied, WorkerProcess
+from fedapm.simulation.workers import StuckWorkers, WorkerDied, WorkerProcess, listen
 
 logger = logging.getLogger(__name__)
 TRIES = 3
@@ -108,13 +108,13 @@ def serve(connection: Connection, work: Work) -> None:
         os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     parent = Parent(connection)
     messages = logging.getLogger(ROOT)
     messages.handlers, messages.propagate = [_Forward(parent)], False
     try:
+        listen()
         while True:
             parent.send(_result(work, parent))
     except (KeyboardInterrupt, Interrupted, EOFError, OSError):

@@ -37,6 +37,7 @@ class RunSpec:
     workers: int | None = None
     store: StoreKind = "auto"
     stuck_after: float = PATIENCE
+    ray_address: str | None = None
 
     def open_engine(self, rows: Path | None) -> auto.EngineChoice:
         """The engine that runs it, with an empty store.
@@ -45,7 +46,9 @@ class RunSpec:
             rows: The folder for clients' states, where they are kept on disk; a temporary one if not given.
         """
         cohort = self.schedule.sampling.draw(len(self.problem), self.problem.seed, 1) or [0]
-        choice = auto.choose_engine(self.engine, self.problem, self.algorithm, cohort, self.workers, self.stuck_after)
+        choice = auto.choose_engine(
+            self.engine, self.problem, self.algorithm, cohort, self.workers, self.stuck_after, self.ray_address
+        )
         most = self.schedule.rounds * self.schedule.sampling.size(len(self.problem))
         choice.engine.open_store(self.store, rows, most)
         return choice

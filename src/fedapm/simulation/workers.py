@@ -18,6 +18,8 @@ import torch
 
 PATIENCE = 300.0
 """Seconds without any processor time after which a worker counts as stuck, where nothing else is said."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a process in order."""
 
 
 class WorkerDied(Exception):
@@ -96,10 +98,15 @@ class WorkerProcess:
         self.connection, theirs = context.Pipe()
         inherited = [*(worker.connection for worker in siblings), self.connection] if forks else []
         self.process = context.Process(target=_main, args=(serve, theirs, inherited, arguments), daemon=True)
-        with warnings.catch_warnings():
-            # newer Pythons warn of forking where there are threads; the child uses none of theirs
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.process.start()
+        # a signal that comes before the process has answers of its own waits for them
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            with warnings.catch_warnings():
+                # newer Pythons warn of forking where there are threads; the child uses none of theirs
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -156,9 +163,14 @@ def _main(
 def end_only_by_parent() -> None:
     """Pass over Ctrl-C and a hangup, and end at once where the system asks for it: the parent saves what there is."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    listen()
+
+
+def listen() -> None:
+    """Take signals from now on: a worker calls this when it has its answers to them."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def cores() -> int:

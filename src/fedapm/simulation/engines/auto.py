@@ -16,12 +16,13 @@ from fedapm.simulation.batched import network
 from fedapm.simulation.engines import processes, vectorized
 from fedapm.simulation.engines.base import LocalEngine
 from fedapm.simulation.engines.processes import ProcessEngine
+from fedapm.simulation.engines.ray_cluster import RayEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.workers import PATIENCE, cores
 
-EngineName = Literal["auto", "sequential", "vectorized", "processes"]
+EngineName = Literal["auto", "sequential", "vectorized", "processes", "ray"]
 SMALL = 5_000_000
 """Operations in one step of one client below which a core spends its time on starting operations, not on them."""
 FEWEST = 10
@@ -47,6 +48,7 @@ def choose_engine(
     cohort: list[int],
     workers: int | None = None,
     patience: float = PATIENCE,
+    ray_address: str | None = None,
 ) -> EngineChoice:
     """The engine of that name, or the one that suits.
 
@@ -57,6 +59,7 @@ def choose_engine(
         cohort: Clients as a round selects them, to try the work on.
         workers: Worker processes; as many as there are processors if not given.
         patience: Seconds without any processor time after which a worker process is replaced.
+        ray_address: The Ray cluster, for the engine of that name; one on this machine if not given.
     """
     if name == "sequential":
         return EngineChoice(SequentialEngine(problem, algorithm), "as set")
@@ -65,6 +68,9 @@ def choose_engine(
     if name == "processes":
         engine = ProcessEngine(problem, algorithm, workers, patience=patience)
         return EngineChoice(engine, f"{engine.count} workers, as set")
+    if name == "ray":
+        cluster = RayEngine(problem, algorithm, workers, ray_address, patience)
+        return EngineChoice(cluster, f"{cluster.count} workers of {ray_address or 'a cluster on this machine'}, as set")
     try:
         small = _vectorized_if_small(problem, algorithm, cohort)
         if isinstance(small, EngineChoice):
