@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -213,13 +214,18 @@ class Population:
         images = [t for c in tried for part in (c.train, c.test) for t in part.inputs if t.dim() == 4]
         if all(t.is_contiguous(memory_format=memory_format) for t in images):
             return self
+        copies = _COPIES.setdefault(self, WeakValueDictionary())
+        there: Self | None = copies.get(str(memory_format))
+        if there is not None:
+            return there
 
         def converted(samples: Samples) -> Samples:
             inputs = (t.contiguous(memory_format=memory_format) if t.dim() == 4 else t for t in samples.inputs)
             return replace(samples, inputs=tuple(inputs))
 
         clients = self._changed(lambda _, c: ClientData(c.id, converted(c.train), converted(c.test)))
-        return self._with(clients, self.validation)
+        made = copies[str(memory_format)] = self._with(clients, self.validation)
+        return made
 
     def with_float_inputs(self) -> Self:
         """A copy whose whole-number inputs are floats."""
@@ -398,3 +404,7 @@ def _check_ids(ids: Sequence[str]) -> None:
         if client in seen:
             raise FedapmError(f"two clients are called {client!r}; give each its own id.")
         seen.add(client)
+
+
+_COPIES: WeakKeyDictionary[Population, WeakValueDictionary[str, Any]] = WeakKeyDictionary()
+"""Copies in another memory format that somebody still uses: all runs of a comparison have one between them."""

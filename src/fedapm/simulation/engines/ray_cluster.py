@@ -91,13 +91,13 @@ class RayEngine(LocalEngine):
         return ClientResults(self.store, results, self.algorithm)
 
     def evaluate(self, broadcast: State, view: str) -> list[dict[str, Score]]:
-        """Every client's scores on its own data."""
+        """The scores of the evaluated clients, each on its own data."""
 
         def scores(_: int, answer: Mapping[str, Any]) -> dict[str, Score]:
             row: dict[str, Score] = answer["scores"]
             return row
 
-        return self._all(range(len(self.problem)), broadcast, {"do": "evaluate", "view": view}, scores)
+        return self._all(self.problem.evaluated, broadcast, {"do": "evaluate", "view": view}, scores)
 
     def _personalize(self, round: int, clients: Sequence[int], broadcast: State, epochs: int, into: Store) -> None:
         message = {"do": "personalize", "round": round, "epochs": epochs}
