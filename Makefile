@@ -63,6 +63,7 @@ lint: $(VENV)/.dev                      ## style, types, architecture, files for
 
 bench: $(VENV)/.base                    ## speed, scale and profile; QUICK=--quick for a short one
 	$(BIN)/python benchmarks/speed.py $(QUICK)
+	$(BIN)/python benchmarks/methods.py $(QUICK)
 	$(BIN)/python benchmarks/scale.py $(QUICK)
 	$(BIN)/python benchmarks/profile_round.py $(QUICK)
 

@@ -27,7 +27,7 @@ from fedapm.core.algorithm import Algorithm
 from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.data import Federation
-from fedapm.runs.files import write_json
+from fedapm.runs.files import read_json, write_json
 from fedapm.simulation.engines.vectorized import VectorizedEngine
 from fedapm.simulation.loop import Loop, Schedule
 from fedapm.simulation.problem import Problem
@@ -100,7 +100,7 @@ def measure(work: Workload, case: Case, data: Federation, rounds: int) -> dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each engine")
-    parser.add_argument("--methods", help="these only, separated by commas")
+    parser.add_argument("--methods", help="these only, separated by commas; the file keeps the others")
     parser.add_argument("--quick", action="store_true", help="two rounds: shows that it works, says nothing of speed")
     parser.add_argument("--json", type=Path, default=HERE / "results" / "methods.json")
     given = parser.parse_args()
@@ -109,15 +109,17 @@ def main() -> None:
     about, rounds = machine.about(), 2 if given.quick else given.rounds
     work = replace(QUICK["tiny"], selected=20, clients=40) if given.quick else TINY
     wanted = cases() if given.methods is None else {name: cases()[name] for name in given.methods.split(",")}
-    data, found = federation(work), []
+    data, found = federation(work), {}
+    if given.methods is not None and given.json.is_file() and not given.quick:
+        found = {row["name"]: row for row in read_json(given.json)["methods"] if row["name"] in cases()}
     print(f"{'method':48}{'one by one':>12}{'together':>12}{'ratio':>8}{'of medians':>12}   aim: {AIM:g}")
-    for case in wanted.values():
-        row = measure(work, case, data, rounds)
-        found.append(row)
+    for name, case in wanted.items():
+        row = found[name] = {"name": name, **measure(work, case, data, rounds)}
         times = "".join(f"{row[name]['best'] * 1e3:9.1f} ms" for name in ("sequential", "vectorized"))
         ratios = f"{row['ratio']['best']:8.1f}{row['ratio']['median']:12.1f}"
         print(f"{row['label']:48}{times}{ratios}   {'met' if row['met'] else 'MISSED'}", flush=True)
-    write_json(given.json, {"machine": about, "quick": given.quick, "rounds": rounds, "aim": AIM, "methods": found})
+        ordered = [found[name] for name in cases() if name in found]
+        write_json(given.json, {"machine": about, "quick": given.quick, "aim": AIM, "methods": ordered})
     print(f"\nwritten: {given.json}")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import plots
 from profile_round import table as operators
 from speed import LABELS
+from speed import targets as speed_targets
 
 from fedapm.runs.files import read_json, write_atomic
 
@@ -80,7 +81,7 @@ def targets(results: Results) -> str:
             f"{one['sense']} {one['limit']:g}",
             {True: "met", False: "missed", None: ""}[one["met"]],
         ]
-        for one in results["targets"]
+        for one in speed_targets(results["groups"], results["machine"]["cores"])
     ]
     return table(["ratio", "measured", "aim", ""], rows)
 
@@ -138,6 +139,22 @@ def evaluation(results: Results) -> str:
     every = next((g["evaluation"]["every"] for g in results["groups"] if g["evaluation"]), 1)
     head = ["workload", "engine", "CPU s for all clients", "of a round", f"with evaluate_every = {every}"]
     return table(head, rows, left=2)
+
+
+def methods(results: Results) -> str:
+    """Every method with clients side by side and one by one."""
+    rows = [
+        [
+            row["label"],
+            str(len(row["sequential"]["all"])),
+            *(short(1e3 * row[engine][kind]) for engine in ("sequential", "vectorized") for kind in ("best", "median")),
+            *(short(row["ratio"][kind]) for kind in ("best", "median")),
+            "met" if row["met"] else "missed",
+        ]
+        for row in results["methods"]
+    ]
+    head = ["method", "rounds", "one by one, ms", "median", "together, ms", "median", "ratio", "of medians"]
+    return table([*head, f"at least {results['aim']:g}"], rows)
 
 
 def remarks(results: Results) -> str:
@@ -249,7 +266,7 @@ def startup(results: Results) -> str:
 
 
 def blocks(
-    speeds: Results, scales: Results, profile: Results, deployment: Results, startups: Results
+    speeds: Results, scales: Results, profile: Results, deployment: Results, startups: Results, by_method: Results
 ) -> dict[str, str]:
     """What belongs between the markers."""
     single, several = tiny_cases(scales)
@@ -265,6 +282,7 @@ def blocks(
         "cnn": speed(speeds, "cnn"),
         "tiny": speed(speeds, "tiny"),
         "figure-speed": figure("speed", "CPU seconds of a round for every contender"),
+        "methods": methods(by_method),
         "evaluation": evaluation(speeds),
         "remarks": remarks(speeds),
         "arithmetic": arithmetic(profile),
@@ -295,7 +313,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--allow-quick", action="store_true", help="take results of quick runs, to try the page")
     given = parser.parse_args()
-    names = ("speed", "scale", "profile", "deployment", "startup")
+    names = ("speed", "scale", "profile", "deployment", "startup", "methods")
     found = speeds, scales, profile, *_ = [read_json(given.results / f"{name}.json") for name in names]
     if not given.allow_quick and any(results["quick"] for results in found):
         raise SystemExit("these are results of a quick run, which say nothing of speed; run make bench first.")
