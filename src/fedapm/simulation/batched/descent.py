@@ -141,7 +141,7 @@ class Descent:
             if batch.even and len(batch.sizes) == len(self.data):
                 whole.append(losses * batch.sizes[0])
             else:
-                sums[batch.rows] += losses.cpu() * torch.tensor(batch.sizes)
+                sums[_on_cpu(batch.rows)] += losses.cpu() * torch.tensor(batch.sizes)
         if whole:
             sums += torch.stack(whole).sum(0, dtype=torch.float64).cpu()
         found: list[float] = (sums / torch.tensor(self.data.sizes)).tolist()
@@ -166,7 +166,7 @@ class Descent:
             for index, part in self._even_parts(judges.whole(), loss, draws=False):
                 named = self._part(part.rows).named
                 outputs = self._program.outputs(named, self._stacked, part.inputs)
-                found[index] = losses(loss, part.targets, part.weights)(outputs).double().cpu()
+                found[_on_cpu(index)] = losses(loss, part.targets, part.weights)(outputs).double().cpu()
         found[torch.tensor(judges.sizes) == 0] = -self._times
         each: list[float] = found.tolist()
         return each
@@ -290,3 +290,7 @@ class Descent:
 
 def _own(loss: Loss, rows: Rows) -> Loss:
     return replace(loss, own=rows_of(loss.own, rows)) if isinstance(loss, OwnLoss) else loss
+
+
+def _on_cpu(rows: Rows) -> Rows:
+    return rows if isinstance(rows, slice) else rows.cpu()

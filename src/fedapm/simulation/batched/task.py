@@ -43,7 +43,8 @@ class BatchedTask:
         self.lr_factor = problem.lr_factor(round) if lr_factor is None else lr_factor
         alphas = [problem.alphas[k] for k in clients]
         uniform = len(set(alphas)) == 1
-        self.alpha: Any = alphas[0] if uniform else PerClient(torch.tensor(alphas, dtype=torch.float64))
+        device = problem.device
+        self.alpha: Any = alphas[0] if uniform else PerClient(torch.tensor(alphas, dtype=torch.float64, device=device))
         self._samples = [problem.samples(k, "train") for k in clients]
         self._data = Stacked.of([s.inputs for s in self._samples], [s.targets for s in self._samples])
         self._streams = self.streams("batches")
@@ -245,7 +246,9 @@ class BatchedTask:
             self.losses[k], self.reached[k] = course.losses[j], reached.get(k)
             steps[k] = course.epochs[j] * batches[j]
         same = len(set(steps)) == 1
-        count: Any = steps[0] if same else PerClient(torch.tensor(steps, dtype=torch.float64))
+        count: Any = (
+            steps[0] if same else PerClient(torch.tensor(steps, dtype=torch.float64, device=self.network.device))
+        )
         self.log.append(SolveStats(math.fsum(self.epochs) / len(self.epochs), None, steps=count))
 
     def _batches(self, epochs: int | None, share: float | None) -> Iterator[Batch]:
