@@ -65,6 +65,7 @@ bench: $(VENV)/.base                    ## speed, scale and profile; QUICK=--qui
 	$(BIN)/python benchmarks/speed.py $(QUICK)
 	$(BIN)/python benchmarks/methods.py $(QUICK)
 	$(BIN)/python benchmarks/scale.py $(QUICK)
+	$(BIN)/python benchmarks/population.py $(QUICK)
 	$(BIN)/python benchmarks/profile_round.py $(QUICK)
 
 bench-flower: $(VENV)/.dev              ## what a round on Flower costs beside the training

@@ -265,8 +265,36 @@ def startup(results: Results) -> str:
     return table(["in a fresh process", "processor time"], rows)
 
 
+def lazily(results: Results) -> str:
+    """Rounds and memory against the number of clients that are loaded when they are needed."""
+    rows = [
+        [
+            f"{case['population']:,}",
+            {"function": "a function", "sqlite": "SQLite"}[case["source"]],
+            short(case["cache"] / 2**20),
+            short(1e3 * case["cpu"]["best"]),
+            short(1e3 * case["cpu"]["median"]),
+            short(case["peak_mib"]),
+            f"{case['import_seconds']:.1f}",
+            f"{case['setting_up_seconds']:.1f}",
+        ]
+        for case in results["cases"]
+    ]
+    head = [
+        "clients", "read from", "cache, MiB", "CPU ms a round", "median", "peak MiB",
+        "importing, CPU s", "setting up, CPU s",
+    ]  # fmt: skip
+    return table(head, rows, left=2)
+
+
 def blocks(
-    speeds: Results, scales: Results, profile: Results, deployment: Results, startups: Results, by_method: Results
+    speeds: Results,
+    scales: Results,
+    profile: Results,
+    deployment: Results,
+    startups: Results,
+    by_method: Results,
+    lazy: Results,
 ) -> dict[str, str]:
     """What belongs between the markers."""
     single, several = tiny_cases(scales)
@@ -291,6 +319,10 @@ def blocks(
         "populations": populations(single),
         "figure-population": figure("population", "Time of a round and peak of memory against the number of clients"),
         "cohorts": cohorts(several),
+        "lazy": lazily(lazy),
+        "lazy-machine": machine(lazy) + f" Load when it began: {lazy['machine']['load_before']:g}.",
+        "lazy-targets": targets(lazy),
+        "figure-lazy": figure("lazy", "Time of a round and peak of memory against the number of clients to load"),
         "figure-cohort": figure("cohort", "Time of a round against the number of clients in it"),
         "deployment": deployed(deployment),
         "messages": messages(deployment),
@@ -313,7 +345,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--allow-quick", action="store_true", help="take results of quick runs, to try the page")
     given = parser.parse_args()
-    names = ("speed", "scale", "profile", "deployment", "startup", "methods")
+    names = ("speed", "scale", "profile", "deployment", "startup", "methods", "population")
     found = speeds, scales, profile, *_ = [read_json(given.results / f"{name}.json") for name in names]
     if not given.allow_quick and any(results["quick"] for results in found):
         raise SystemExit("these are results of a quick run, which say nothing of speed; run make bench first.")
@@ -323,6 +355,7 @@ def main() -> None:
     single, several = tiny_cases(scales)
     plots.speed(speeds, images / "performance-speed.svg")
     plots.population(single, scales["cohort"], images / "performance-population.svg")
+    plots.lazily(found[-1], images / "performance-lazy.svg")
     plots.cohort(several, images / "performance-cohort.svg")
     plots.profile(profile, images / "performance-profile.svg")
     write_atomic(given.page, filled)

@@ -102,6 +102,28 @@ def population(cases: list[Results], cohort: int, path: Path) -> None:
         write(figure, path)
 
 
+def lazily(results: Results, path: Path) -> None:
+    """The time of a round and the peak of memory against the number of clients that are loaded when needed."""
+    smallest = min(case["cache"] for case in results["cases"])
+    some = [c for c in results["cases"] if c["source"] == "function" and c["cache"] == smallest]
+    x = [case["population"] for case in some]
+    with plt.rc_context(LOOK):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
+        left.plot(x, [1e3 * c["cpu"]["best"] for c in some], color=OURS, marker="o", label="best")
+        left.plot(x, [1e3 * c["cpu"]["median"] for c in some], color=BARE, marker="s", linestyle=":", label="median")
+        right.plot(x, [c["peak_mib"] for c in some], color=OURS, marker="o")
+        title = f"a round of {results['cohort']} clients"
+        left.set(xscale="log", xlabel="clients", ylabel="CPU ms a round", title=title)
+        right.set(xscale="log", xlabel="clients", ylabel="MiB", title="peak of memory")
+        left.legend(frameon=False, loc="lower right")
+        for axis in (left, right):
+            decades(axis.xaxis, (1,))
+            axis.set_ylim(bottom=0)
+            axis.grid()
+        figure.tight_layout()
+        write(figure, path)
+
+
 def cohort(case: Results, path: Path) -> None:
     """The time of a round against the number of clients in it."""
     x = [one["cohort"] for one in case["rounds"]]
