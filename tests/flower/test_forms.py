@@ -41,7 +41,7 @@ def empty(note, tensors):
 
 @pytest.mark.parametrize("spoil", [cut, renamed, wide, scalar, coarse, heavy, empty])
 def test_replies_of_another_form_are_named_and_left_out(tmp_path, monkeypatch, spoil):
-    case = Case.of(tmp_path)
+    case = Case.of(tmp_path, engine={"rounds": 3})
     who = selected(case, 2)[1]
 
     def fate(carried: Carried):
