@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +50,7 @@ def lines(text: str) -> list[list[str]]:
 
 
 def test_list_says_of_every_data_set_how_it_is_had(here: Path) -> None:
-    outcome = process("data", "list", cwd=here)
+    outcome = fedapm("data", "list")
     assert (outcome.code, outcome.err) == (0, "")
     found = {line.split()[0]: line for line in outcome.out.splitlines()[1:]}
     assert list(found) == list(DATA_SETS)
@@ -248,21 +248,37 @@ def test_there_is_nothing_to_prepare_where_no_features_are_needed(here: Path, na
     assert list(here.iterdir()) == []
 
 
-def test_from_the_files_of_crisismmd_to_a_run(here: Path, tmp_path: Path) -> None:
-    """Eighteen tweets, the encoders that are installed, and nothing from the network."""
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eighteen tweets and their features, made by the encoders that are installed and nothing from the network."""
+    folder = tmp_path_factory.mktemp("crisismmd")
+    root = archive(folder / "data")
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
+    assert_prepared(process("data", "prepare", "crisismmd", "--root", root, cwd=folder, **offline), root)
+    return root
+
+
+def assert_prepared(outcome: Outcome, root: Path) -> None:
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith(f"crisismmd is prepared in {root / 'fedapm-features' / 'crisismmd'} (")
+    assert outcome.err.splitlines()[-2:] == ["texts of crisismmd: 0 of 18", "texts of crisismmd: 18 of 18"]
+
+
+def test_without_features_it_is_said_how_to_make_them(tmp_path: Path) -> None:
     root = archive(tmp_path / "data")
-    run = ["run", "--data", "crisismmd", "--data-root", root, "--rounds", 1, "--out", tmp_path / "run", *FEW]
-    unprepared = fedapm(*run)
+    unprepared = fedapm(*small_run(root, tmp_path / "run"))
     assert_refused(unprepared, "no features", f"fedapm data prepare crisismmd --data-root {root}")
     inspected = fedapm("data", "inspect", "crisismmd", "--root", root, *FEW)
     assert "18 samples, 2 clients, 8 classes, modalities: image, text" in inspected.out
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
-    for prepare in (partial(process, cwd=here, **offline), fedapm):
-        prepared = prepare("data", "prepare", "crisismmd", "--root", root)
-        assert prepared.code == 0, prepared.err
-        assert prepared.out.startswith(f"crisismmd is prepared in {root / 'fedapm-features' / 'crisismmd'} (")
-        assert prepared.err.splitlines()[-2:] == ["texts of crisismmd: 0 of 18", "texts of crisismmd: 18 of 18"]
-    trained = fedapm(*run)
+
+
+def small_run(root: Path, out: Path) -> list[object]:
+    return ["run", "--data", "crisismmd", "--data-root", root, "--rounds", 1, "--out", out, *FEW]
+
+
+def test_from_the_files_of_crisismmd_to_a_run(prepared: Path, tmp_path: Path) -> None:
+    assert_prepared(fedapm("data", "prepare", "crisismmd", "--root", prepared), prepared)
+    trained = fedapm(*small_run(prepared, tmp_path / "run"))
     assert trained.code == 0, trained.err
     found = load_run(tmp_path / "run")
     assert found.complete
@@ -272,14 +288,15 @@ def test_from_the_files_of_crisismmd_to_a_run(here: Path, tmp_path: Path) -> Non
     assert (tmp_path / "run" / "report.html").is_file()
 
 
-def test_features_may_be_kept_elsewhere(tmp_path: Path) -> None:
+def test_features_may_be_kept_elsewhere(prepared: Path, tmp_path: Path) -> None:
     root, cache = archive(tmp_path / "data"), tmp_path / "features"
+    # what is there already is not made again
+    shutil.copytree(prepared / "fedapm-features", cache)
     outcome = fedapm("data", "prepare", "crisismmd", "--root", root, "--cache", cache)
     assert outcome.code == 0, outcome.err
     assert outcome.out.startswith(f"crisismmd is prepared in {cache / 'crisismmd'} (")
     assert not (root / "fedapm-features").exists()
-    arguments = ["--data", "crisismmd", "--data-root", root, "--rounds", 1, "--set", f"data.cache={cache}", *FEW]
-    assert fedapm("run", *arguments, "--out", tmp_path / "run").code == 0
+    assert fedapm(*small_run(root, tmp_path / "run"), "--set", f"data.cache={cache}").code == 0
 
 
 @pytest.mark.parametrize(
