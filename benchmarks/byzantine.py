@@ -1,6 +1,6 @@
 """What a fifth of hostile clients does to the model, with and without a robust mean.
 
-    python benchmarks/byzantine.py --seeds 3,4,5 --out runs/byzantine.json
+    python benchmarks/byzantine.py --seeds 6,7,8 --out runs/byzantine.json
 
 Runs are added to the file as they end, and a second call does only what is missing.
 """
@@ -37,8 +37,10 @@ AGGREGATES: dict[str, dict[str, Any]] = {
     "mean, norm limit": LIMIT,
     "trimmed mean, norm limit": {"aggregate": "trimmed-mean", "trim": 0.2, **LIMIT},
     "geometric median, norm limit": {"aggregate": "geometric-median", **LIMIT},
-    "centered clipping, norm limit": {"aggregate": "centered-clipping", "clip": 0.5, **LIMIT},
+    "centered clipping, norm limit": {"aggregate": "centered-clipping", "clip": 0.3, **LIMIT},
 }
+"""The distance of centered clipping is the one of 0.1, 0.2, 0.3 and 0.5 that is best in the worst case on seeds 0 to
+2, whether or not messages are turned round."""
 SHARE, TIMES = 0.2, 1e6
 """The share of clients that are hostile, and how many times too long their messages are."""
 
@@ -117,7 +119,7 @@ def main() -> None:
     """Run what is missing and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default="fedapm")
-    parser.add_argument("--seeds", default="3,4,5")
+    parser.add_argument("--seeds", default="6,7,8")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--out", type=Path, default=Path("runs/byzantine.json"))
     given = parser.parse_args()

@@ -31,6 +31,30 @@ wait = 200.0
 """
 
 
+MASKED = """
+[data]
+name = "digits"
+clients = 3
+[solver]
+epochs = 1
+[engine]
+rounds = 2
+fraction = 1.0
+[upload]
+mask = true
+mask_threshold = 2
+[flower]
+timeout = 300.0
+wait = 300.0
+"""
+PRIVATE = """
+[privacy]
+noise = "keyed"
+clip = 0.5
+samples = 60
+"""
+
+
 @pytest.fixture
 def federation(tmp_path):
     made = local.up(tmp_path / "federation", NODES, lambda *_: None)
@@ -87,3 +111,27 @@ def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
     # one process, with the same clients present in the same rounds, ends at the same place to the bit
     assert [r["round"] for r in rounds(out)] == list(range(ROUNDS + 1))
     assert differences(made, out) == []
+
+
+@pytest.mark.slow
+def test_masks_alone_and_with_noise_on_their_sums(tmp_path):
+    """Keys are signed by the SuperNodes' own; what the server makes of the sums is what one process makes."""
+    made = local.up(tmp_path / "federation", 3, lambda *_: None)
+    try:
+        for name, tables in {"masked": MASKED, "private": MASKED + PRIVATE}.items():
+            out, config = tmp_path / name, tmp_path / f"{name}.toml"
+            config.write_text(tables)
+            run = fedapm("run", config, "--folder", made.folder, "--out", out)
+            _, said = run.communicate(timeout=3 * PATIENCE)
+            assert run.returncode == 0, said
+            assert [record["dropped"] for record in rounds(out)] == [[], [], []]
+            assert differences(made, out) == []
+            scores = rounds(out)[-1]["evaluations"]["model"]["per_client"]["accuracy"]
+            assert [score is None for score in scores] == [name == "private"] * 3
+        for k in range(3):
+            (known,) = (made.folder / "nodes" / str(k) / "state" / "known-keys").glob("*.json")
+            signers = json.loads(known.read_text())
+            assert len({*signers.values()} - {""}) == 3
+    finally:
+        local.down(made.folder)
+    assert at_home(made.folder) == []

@@ -399,14 +399,21 @@ def test_files_that_are_damaged_are_named(tmp_path):
         NodeMasks(node, key.parent, key.parent.parent.name, "north").own()
 
 
-def test_the_experiment_of_the_page_runs_on_flower(tmp_path):
-    given = tomllib.loads(blocks(PAGE, "toml")[-1])
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_experiment_of_the_page_runs_on_flower(tmp_path, number):
+    private, masked = blocks(PAGE, "toml")
+    given = tomllib.loads((private, masked)[number])
     plan = deployment(given, {"solver": {"epochs": 1}, "flower": {"wait": 20.0}})
     grid = InProcessGrid(client_app(), tmp_path / "nodes", {k: {"partition-id": k} for k in range(5)})
     serve(grid.link(), plan, tmp_path / "run")
     assert load_run(tmp_path / "run").complete
-    assert {t.dtype for c in grid.carried if c.trains == 1 for t in c.answered()[1].values()} >= {torch.int32}
-    shown = re.search(r"--node-config '(.*)'", PAGE.read_text("utf-8"))
-    assert shown is not None
-    node = Node.from_config(tomllib.loads(re.sub(r" (?=[a-z-]+=)", "\n", shown[1])))
-    assert (node.node_key, node.mask_threshold) == (Path("/etc/fedapm/node"), 3)
+    sent = {t.dtype for c in grid.carried if c.trains == 1 for t in c.answered()[1].values()}
+    assert (torch.int32 in sent) == (number == 1)
+
+
+def test_the_configurations_of_nodes_on_the_page_are_read():
+    shown = re.findall(r"--node-config '(.*)'", PAGE.read_text("utf-8"))
+    tells, demands, masks = (Node.from_config(tomllib.loads(re.sub(r" (?=[a-z-]+=)", "\n", one))) for one in shown)
+    assert tells.tell == {"scores", "epsilon"}
+    assert demands.sample_epsilon == 8.0
+    assert (masks.node_key, masks.mask_threshold) == (Path("/etc/fedapm/node"), 3)

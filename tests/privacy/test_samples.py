@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from fedapm.core.solver import SGDConfig
 from fedapm.core.split import SplitRule
 from fedapm.experiments.settings import Experiment
 from fedapm.privacy import STEPS, PrivacySettings, SiteSpending, gaussian_epsilon, protection
-from fedapm.privacy.samples import Counting, SampleProtection
+from fedapm.privacy.samples import Counting, SampleProtection, affordable_steps
 from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.loop import Schedule
@@ -89,7 +90,7 @@ def protected_problem(method) -> Problem:
 
 
 def test_clients_count_their_steps_and_engines_agree():
-    method = Counting(sending("fedapm", {}))
+    method = Counting(sending("fedapm", {}), PrivacySettings(level="sample"))
     problem = protected_problem(method)
     ends = []
     for kind in (SequentialEngine, lambda p, a: ProcessEngine(p, a, 2)):
@@ -117,7 +118,7 @@ def test_epsilon_of_each_site():
 
 def test_what_no_noise_protects_is_refused():
     for name, options in (("pfedme", {}), ("fedala", {}), ("fedapm", {"xi": 0.1})):
-        method = Counting(sending(name, {}, **options))
+        method = Counting(sending(name, {}, **options), PrivacySettings(level="sample"))
         with refused("plain steps", 'privacy.level = "sample"'):
             play(protected_problem(method), method, Schedule(1, Sampling(0.5), 10**9))
 
@@ -145,3 +146,51 @@ def test_a_run_on_the_command_line_with_its_file_and_report(tmp_path):
     page = (tmp_path / "site" / "report.html").read_text()
     assert "each sample of a client" in page
     assert f"{max(row['epsilon'] for row in rows):.3g}" in page
+
+
+def test_the_most_steps_that_a_budget_allows():
+    for epsilon in (0.5, 2.0, 9.0):
+        most = affordable_steps(1.0, 3.0, 1e-5, "rdp", epsilon)
+        assert (
+            gaussian_epsilon(math.sqrt(most) / 3.0, 1e-5) <= epsilon < gaussian_epsilon(math.sqrt(most + 1) / 3, 1e-5)
+        )
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_clients_take_part_while_their_budget_lasts_and_the_run_ends_with_the_last(fraction):
+    """A round has two steps on all of a client's samples, one on v and one on u."""
+    table = PrivacySettings(level="sample", noise_multiplier=3.0, epsilon=3.0, noise="keyed")
+    method = Counting(sending("fedapm", {}), table)
+    problem = problem_of(method, 40)
+    problem.protection = SampleProtection(0.5, 3.0, keyed=True)
+    problem.solver = replace(problem.solver, batch_size=0)
+    end, records = play(problem, method, Schedule(40, Sampling(fraction), 10**9))
+    most = affordable_steps(1.0, 3.0, 1e-5, "rdp", 3.0)
+    steps = [end.store.get(k).state.numbers[STEPS] for k in range(len(problem))]
+    assert all(most - 2 < made <= most for made in steps)
+    assert end.state.stopped.startswith("the privacy budget of every client is spent")
+    assert records[-1]["abstaining"] == [*range(len(problem))]
+    assert records[-1]["evaluations"] is not None
+    taken = [sum(k in r["selected"] and k not in r["dropped"] for r in records) for k in range(len(problem))]
+    assert taken == [made / 2 for made in steps]
+    if fraction == 1.0:
+        assert [r["round"] for r in records][-1] == most // 2
+
+
+def test_a_budget_that_allows_no_round_ends_the_run_before_it():
+    method = Counting(sending("fedapm", {}), PrivacySettings(level="sample", epsilon=0.1))
+    problem = problem_of(method, 3)
+    problem.protection, problem.solver = KEYED, replace(problem.solver, batch_size=0)
+    end, records = play(problem, method, Schedule(3, Sampling(0.5), 10**9))
+    assert [record["round"] for record in records] == [0]
+    assert end.state.stopped.startswith("the privacy budget of every client")
+
+
+def test_a_sample_without_a_finite_gradient_adds_nothing():
+    module, samples = linear(4)
+    wild = samples.inputs[0].clone()
+    wild[2] = math.inf
+    (found,), _ = gradient(module, Samples((wild,), samples.targets), SampleProtection(0.5, 1e-30, keyed=True), 4)
+    rest = [0, 1, 3]
+    (without,), _ = gradient(module, samples[torch.tensor(rest)], SampleProtection(0.5, 1e-30, keyed=True), 4)
+    assert torch.allclose(found, without, atol=1e-12)

@@ -178,7 +178,7 @@ def test_what_does_not_go_together_is_refused():
         ({"privacy": {"sampling": "poisson"}, "upload": {"broadcast": "int8"}}, "upload.broadcast"),
         ({"privacy": {"clip": "adaptive"}, "upload": {"compress": "top-k"}}, "upload.compress"),
         ({"privacy": {"accountant": "prv"}}, "privacy.accountant", "poisson"),
-        ({"privacy": {"level": "sample", "epsilon": 3.0}}, "privacy.epsilon"),
+        ({"privacy": {"level": "sample", "sampling": "poisson"}}, "privacy.sampling"),
     ):
         with refused(*mentions):
             Experiment.from_tables(tables)

@@ -14,7 +14,7 @@ from fedapm.core.vec import Vec, total
 from fedapm.errors import FedapmError
 from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
-from fedapm.uploads import UploadSettings
+from fedapm.uploads import Transform, UploadSettings
 from fedapm.uploads.masks.fixed_point import FixedPoint
 from fedapm.uploads.masks.groups import ANSWERS, KEPT, Answer, Guard, may_follow, part_of
 from fedapm.uploads.masks.keys import MaskKey
@@ -276,3 +276,14 @@ def test_what_masks_cannot_carry_is_refused():
     with refused("room for 128", "mask_bits = 64"):
         method.check(129)
     assert sending("fedapm", {**MASK, "mask_bits": 64}).check(10**6) is None
+
+
+def test_a_bound_holds_after_rounding():
+    """Every number may be moved by nearly a step, so the vector is shortened a little more than to the bound."""
+    step, stream = 1e-3, torch.Generator().manual_seed(0)
+    transform = Transform(0.05, rounding=FixedPoint(step, 8.0, 32))
+    for scale in (1e-3, 1.0, 1e3):
+        wanted = Vec({"w": scale * torch.randn(400, generator=stream, dtype=torch.float64)})
+        assert transform.send(wanted, 1.0, [stream])[0].norm() <= 0.05
+    with refused("upload.mask_step", "smaller step"):
+        Transform(0.01, rounding=FixedPoint(step, 8.0, 32)).send(wanted, 1.0, [stream])

@@ -126,8 +126,10 @@ def test_one_hostile_client_of_six_moves_the_model_a_little_at_most(rule, attack
     assert ruined > 4 * away
 
 
-def test_a_message_that_is_far_too_long_counts_as_never_sent():
-    honest = sending("fedapm", {"norm_limit": 10.0})
+@pytest.mark.parametrize("beside", [{}, {"aggregate": "centered-clipping", "clip": 0.05}])
+def test_a_message_that_is_far_too_long_counts_as_never_sent(beside):
+    """Also where it would be clipped to an ordinary length otherwise."""
+    honest = sending("fedapm", {"norm_limit": 10.0, **beside})
     for kind in (SequentialEngine, VectorizedEngine):
         end, records = run(Byzantine(honest, frozenset([2]), "scale"), 4, 0.7, kind=kind)
         assert [record["dropped"] for record in records[1:]] == [[2] if 2 in r["selected"] else [] for r in records[1:]]

@@ -103,13 +103,20 @@ class Consensus(Algorithm):
             Δz_i, or ρ·(u_i − ū), which is the change of π_i and without a penalty just u_i − ū.
         """
         change = z["z"] - state.z if z else rho * gap if rho else gap
-        unit = rho if rho and not z else 1.0
+        unit = self._unit(rho)
         if not self._sends_numbers:
             return Upload({"change": change}, unit=unit)
         values: dict[str, Any] = {"rho": rho, "kappa": rho * task.path_length()}
         if self.rho == "balanced":
             values |= {"gap": gap.sq(), "dual": pi.sq()}
         return Upload({"change": change, NUMBERS: numbers(gap, **values)}, unit=unit)
+
+    def message_unit(self, broadcast: State, task: Task) -> float:
+        """ρ, where the change of π_i is sent."""
+        return self._unit(self.penalty(broadcast, task))
+
+    def _unit(self, rho: float) -> float:
+        return rho if rho and self.server == "participants" else 1.0
 
     def certain(self, broadcast: State, task: Task) -> dict[str, dict[str, float]]:
         """ρ and κ are the same for all clients of a round."""

@@ -283,6 +283,37 @@ class Algorithm(ABC):
             What is sent, what is kept, and the client's copy of the shared parameters.
         """
 
+    def takes_part(self, broadcast: State, state: State, task: Task) -> bool:
+        """Whether a client takes part in a round that it is selected for.
+
+        Args:
+            broadcast: What the server would send.
+            state: What the client keeps.
+            task: Its problem in that round.
+        """
+        del broadcast, state, task
+        return True
+
+    @property
+    def abstains(self) -> str | None:
+        """Why a run ends in which no client takes part any more, in words; None where all of them always do."""
+        return None
+
+    def instead(self, update: ClientUpdate, broadcast: State, state: State, task: Task) -> ClientUpdate | None:
+        """What a client's round results in where its work did not come out as finite numbers.
+
+        Args:
+            update: What came out.
+            broadcast: What the server sent.
+            state: What the client kept from its last round.
+            task: Its problem.
+
+        Returns:
+            None where the client is left out, as in most methods.
+        """
+        del update, broadcast, state, task
+        return None
+
     def aggregate(self, uploads: Iterable[Upload]) -> Aggregate:
         """A round's uploads, put together; methods add them up.
 
@@ -300,6 +331,16 @@ class Algorithm(ABC):
             total: The uploads of the round, added up.
             m: The number of clients, selected or not.
         """
+
+    def without_round(self, state: State, m: int) -> State:
+        """The server's state after a round of which nothing can be used; as before it in most methods.
+
+        Args:
+            state: Its state before the round.
+            m: The number of clients, selected or not.
+        """
+        del m
+        return state
 
     @property
     def screens(self) -> bool:
@@ -345,6 +386,16 @@ class Algorithm(ABC):
             state: What the client keeps.
             view: Which of the method's ``views``.
         """
+
+    def message_unit(self, broadcast: State, task: Task) -> float:
+        """What a round's messages are changes of the model times: the ``unit`` of its uploads.
+
+        Args:
+            broadcast: What the server sent.
+            task: Any client's problem in this round.
+        """
+        del broadcast, task
+        return 1.0
 
     def certain(self, broadcast: State, task: Task) -> Mapping[str, Mapping[str, float]]:
         """What an upload holds whatever the client's data is, so that a server can refuse one that is forged.

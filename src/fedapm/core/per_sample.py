@@ -71,9 +71,18 @@ def noised_gradients(
         grads, losses = each(values, tuple(samples.inputs), samples.targets)
         norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)
         factors = (protection.clip / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1.0)
-        sums = [torch.einsum("b,b...->...", factors, grads[name]) for name in parameters]
+        # a sample without a finite gradient adds nothing: a sum that is not finite would give it away
+        known = torch.isfinite(norms)
+        factors = torch.where(known, factors, 0.0)
+        finite = {name: torch.where(_along(known, g), g, 0.0) for name, g in grads.items()}
+        sums = [torch.einsum("b,b...->...", factors, finite[name]) for name in parameters]
         value = float(losses.sum())
     return [(total + protection.noise(total, stream)) / expected for total in sums], value
+
+
+def _along(flags: Tensor, like: Tensor) -> Tensor:
+    """One flag a sample, in the shape of what there is for each."""
+    return flags.view(-1, *[1] * (like.dim() - 1))
 
 
 def check_protectable(module: nn.Module) -> None:

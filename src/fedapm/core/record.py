@@ -39,6 +39,8 @@ class RoundRecord(TypedDict, total=False):
     """What the local solvers did: epochs, loss, and under the ξ-rule what was achieved."""
     server: dict[str, float]
     """The numbers in the server's state, such as FedAPM's ρ and θ; not there for methods that have none."""
+    abstaining: list[int]
+    """The positions of the clients that take part in no further round, where they have a privacy budget each."""
     stationarity: dict[str, float] | None
     theory: dict[str, float | None]
     """What the method's analysis speaks of; see ``fedapm.simulation.measures``."""

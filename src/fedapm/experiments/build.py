@@ -13,6 +13,7 @@ from fedapm import models
 from fedapm.core.metrics import Metric
 from fedapm.core.network import Loss
 from fedapm.core.random import numpy_generator
+from fedapm.core.samples import mean_batches
 from fedapm.core.split import SplitRule
 from fedapm.core.transform import Transform
 from fedapm.data import (
@@ -229,7 +230,7 @@ def problem(
     metrics: Sequence[Metric] | None = None,
 ) -> Problem:
     """What is to be learnt by whom, under an experiment's settings."""
-    return Problem(
+    made = Problem(
         clients,
         model,
         split_rule(experiment),
@@ -244,6 +245,9 @@ def problem(
         protection=protection(experiment.privacy, experiment.solver),
         evaluate_clients=experiment.engine.evaluate_clients,
     )
+    if experiment.privacy.samples is not None:
+        made.mean_batches = mean_batches([experiment.privacy.samples], experiment.solver.batch_size)
+    return made
 
 
 def plan(

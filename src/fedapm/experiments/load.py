@@ -133,7 +133,9 @@ class LoadedResult(BaseResult):
         experiment = Experiment.from_tables({k: v for k, v in self.settings.items() if k != "data"})
         unit = Weighting(experiment.engine.weights, experiment.engine.units).unit(self.run.population)
         sizes = [int(client["train"]) for client in self.info["clients"]]
-        batches = float(self.info.get("mean_batches", mean_batches(sizes, experiment.solver.batch_size)))
+        samples = experiment.privacy.samples
+        told = mean_batches(sizes if samples is None else [samples], experiment.solver.batch_size)
+        batches = float(self.info.get("mean_batches", told))
 
         def problem_for(federation: Federation) -> Problem:
             problem = build.problem(experiment, federation, self._network(), loss)

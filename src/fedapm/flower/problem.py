@@ -24,6 +24,7 @@ from fedapm.experiments.own import with_adapters
 from fedapm.experiments.settings import Experiment
 from fedapm.flower.fields import items, table, whole
 from fedapm.flower.text import shown
+from fedapm.privacy import protection
 from fedapm.simulation.engines.base import client_init
 from fedapm.simulation.engines.sequential import train_client
 from fedapm.simulation.problem import Model, Problem, Weighting
@@ -87,6 +88,14 @@ class DataSummary:
             raise FedapmError(f"its data summary should have one target, not {len(target)}.")
         return cls(train, test, different, classes, inputs, target)
 
+    def without_counts(self, samples: int | None) -> DataSummary:
+        """The summary with nothing in it that depends on single samples but, where no number is given, their count.
+
+        Args:
+            samples: The number that stands for the training samples.
+        """
+        return replace(self, train=self.train if samples is None else samples, test=0, different=0)
+
     def to_json(self) -> dict[str, Any]:
         """The summary as JSON fields."""
         columns = {name: [[list(shape), kind] for shape, kind in getattr(self, name)] for name in ("inputs", "target")}
@@ -143,6 +152,7 @@ class NodeProblem(Problem):
             seed=experiment.engine.seed,
             rounds=experiment.engine.rounds,
             device=device or experiment.engine.device,
+            protection=protection(experiment.privacy, experiment.solver),
         )
         self.position = membership.position
         self.alphas = [weighting.alpha(len(data.train), membership.samples, membership.m)]

@@ -12,6 +12,7 @@ from fedapm.core.ranges import check_ranges
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.settings import Experiment, Tables, merged, validated
+from fedapm.privacy import Private
 from fedapm.uploads import Masked, layer_of
 
 TABLE = build.NETWORK_TABLE
@@ -113,11 +114,7 @@ def deployment(*layers: Mapping[str, Any]) -> Deployment:
         raise FedapmError("data.unseen is for simulations; on Flower leave clients out of flower.clients instead.")
     if experiment.data.transform is not None:
         raise FedapmError("data.transform is for simulations; on Flower transform inputs where a node reads them.")
-    if experiment.privacy.active:
-        raise FedapmError(
-            "on Flower clients also send scores, losses and sample counts, which [privacy] does not account for; leave "
-            "it out."
-        )
+    _check_private(experiment, flower)
     masks = layer_of(experiment.method, Masked)
     if masks is not None:
         masks.check(selected)
@@ -132,3 +129,19 @@ def deployment(*layers: Mapping[str, Any]) -> Deployment:
         if getattr(experiment.engine, name):
             raise FedapmError(f"engine.{name} needs every client's state on the server; leave it out on Flower.")
     return Deployment(experiment, flower, clients)
+
+
+def _check_private(experiment: Experiment, flower: FlowerSettings) -> None:
+    """Refuse what would tell more of clients than [privacy] accounts for."""
+    if layer_of(experiment.method, Private) is None:
+        return
+    if experiment.privacy.samples is None:
+        raise FedapmError(
+            "on Flower [privacy] keeps the clients' sample counts on their nodes; say how many training samples a "
+            "client is taken to have: privacy.samples, such as 100."
+        )
+    if flower.lost == "readmit" and experiment.algorithm.cumulative != ():
+        raise FedapmError(
+            "to take back what a client has sent would tell more of it than [privacy] accounts for; leave "
+            f'{TABLE}.lost = "readmit" out, and back up the clients\' state folders.'
+        )

@@ -39,8 +39,8 @@ class RoundProgress(Callback):
 
     def show(self, record: Mapping[str, Any]) -> None:
         """Show where the run stands after a round."""
-        done, spent = int(record["round"]), (record.get("server") or {}).get("epsilon")
-        score = "  ".join(part for part in (score_text(record), f"ε {spent:.2f}" if spent is not None else "") if part)
+        done = int(record["round"])
+        score = "  ".join(part for part in (score_text(record), spending_text(record)) if part)
         due = done % max(1, self._rounds // LINES) == 0 or done == self._rounds
         line = f"{self._label}: round {done}/{self._rounds}{score and '  ' + score}"
         if self._turn is not None:
@@ -89,3 +89,11 @@ def score_text(record: Mapping[str, Any]) -> str:
     first = next(iter(record["evaluations"].values()))
     name = "accuracy" if "accuracy" in first else "train_loss"
     return f"{name.replace('_', ' ')} {first[name]['mean']:.3f}" if name in first else ""
+
+
+def spending_text(record: Mapping[str, Any]) -> str:
+    """What a private run has spent; empty where there is nothing to say."""
+    spent, exhausted = (record.get("server") or {}).get("epsilon"), len(record.get("abstaining") or ())
+    if spent is not None:
+        return f"ε {spent:.2f}"
+    return f"{exhausted} privacy budget{'s' * (exhausted > 1)} spent" if exhausted else ""

@@ -13,14 +13,14 @@ from fedapm.core.task import Task
 from fedapm.core.vec import Vec
 from fedapm.core.vec import total as total_of
 from fedapm.errors import FedapmError
-from fedapm.privacy.accountant import Accountant, Draw
+from fedapm.privacy.accountant import LARGEST, Accountant, Draw
 from fedapm.privacy.clipping import START, AdaptiveClip
 from fedapm.privacy.noise import keyed_noise, span, system_noise
 from fedapm.privacy.samples import Counting
 from fedapm.privacy.settings import TABLE, PrivacySettings
 from fedapm.privacy.subsampled import PoissonAccountant, check_installed
 from fedapm.uploads import Transmitted, UploadSettings, transmitted
-from fedapm.uploads.layer import Layer
+from fedapm.uploads.layer import Layer, layer_of
 
 RELEASES, EPSILON = "releases", "epsilon"
 """The numbers in the server's state: how many noised sums it has used, and ε after them."""
@@ -53,28 +53,27 @@ class Private(Layer):
         return own.replace(**{CLIP: server[CLIP]}) if self.settings.adaptive else own
 
     def client_update(self, broadcast: State, state: State, task: Task) -> ClientUpdate:
-        """The method's own. Who has no finite result sends zeros: that it has none would say something of its data."""
+        """The method's own, and where S moves whether the message is shorter."""
         if not self.settings.adaptive:
-            return self._zero_if_infinite(self.method.client_update(broadcast, state, task), broadcast, state)
+            return _one_by_one_if_infinite(self.method.client_update(broadcast, state, task))
         clip = float(broadcast.numbers[CLIP])
         layer = self.method
         assert isinstance(layer, Transmitted)
         bounded = replace(layer, transform=replace(layer.transform, clip=clip))
-        own = State(**{name: value for name, value in broadcast.items() if name != CLIP})
-        update = self._zero_if_infinite(bounded.client_update(own, state, task), own, state)
+        update = _one_by_one_if_infinite(bounded.client_update(_without_clip(broadcast), state, task))
         return replace(update, upload=_with_bit(update.upload, clip))
 
-    def _zero_if_infinite(self, update: ClientUpdate, broadcast: State, state: State) -> ClientUpdate:
-        sums = update.upload.sums
-        if any(isinstance(vector, BatchedVec) for vector in sums.values()):
-            if not update.is_finite():
-                raise NotBatchable("a client's result is not finite")
-            return update
-        if update.is_finite():
-            return update
-        zeros = {name: vector if name == NUMBERS else vector.zeros() for name, vector in sums.items()}
+    def instead(self, update: ClientUpdate, broadcast: State, state: State, task: Task) -> ClientUpdate:
+        """Zeros: that a client has no finite result would say something of its data. It keeps what it had."""
+        layer, upload = layer_of(self.method, Transmitted), update.upload
+        assert layer is not None
+        sums = {name: vector if name == NUMBERS else vector.zeros() for name, vector in upload.sums.items()}
+        if self.settings.adaptive:  # a message of zeros is shorter than any bound
+            said = sums[NUMBERS]
+            sums[NUMBERS] = said.without([SHORTER]) | Vec({SHORTER: torch.full_like(said[SHORTER], 0.5)})
+        wire = layer.encode(sums, task) if upload.wire is not None else None
         u = broadcast.vectors.get("u", update.u.zeros())
-        return ClientUpdate(Upload(zeros, update.upload.weight, update.upload.unit, update.upload.wire), state, u)
+        return ClientUpdate(Upload(sums, upload.weight, upload.unit, wire), state, u)
 
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """Noise on the sum, and then the method's own."""
@@ -90,8 +89,21 @@ class Private(Layer):
             sums[name] = sums[name] + abs(total.unit) * noise
         new = self.method.server_update(_own(state), replace(total, sums=sums), m)
         moved = {CLIP: self._moved(state, total, round)} if self.settings.adaptive else {}
-        spent = {RELEASES: float(round), EPSILON: self.accountant.epsilon(m, round)}
-        return new.replace(**tree, **spent, **moved)
+        return new.replace(**tree, **self._spent(m, round), **moved)
+
+    def without_round(self, state: State, m: int) -> State:
+        """A round that was begun in vain counts as if its sum had been released: no draw is used for two rounds."""
+        own, round = _own(state), int(state[RELEASES]) + 1  # type: ignore[arg-type]  # a number
+        added: dict[str, Any] = {name: value for name, value in state.items() if name not in own}
+        return self.method.without_round(own, m).replace(**added | self._spent(m, round))
+
+    def _spent(self, m: int, rounds: int) -> dict[str, float]:
+        """What the state says was spent; ε beyond a million protects nobody, and a state is finite."""
+        return {RELEASES: float(rounds), EPSILON: min(self.accountant.epsilon(m, rounds), LARGEST)}
+
+    def longest(self, server: State) -> float:
+        """S in the next round."""
+        return float(server.numbers[CLIP]) if self.settings.adaptive else self.settings.bound
 
     def stop_before(self, round: int, m: int) -> str | None:
         """The budget is spent where one more round would exceed it."""
@@ -161,7 +173,7 @@ def private(
                 f'{TABLE}.level = "sample" is for the methods of this package; it is not known what {method.label} '
                 "makes of its data."
             )
-        return Counting(transmitted(method, upload, uniform=uniform))
+        return Counting(transmitted(method, upload, uniform=uniform), settings)
     if not uniform:
         raise FedapmError(
             f"[{TABLE}] bounds what each client adds, so all must weigh the same; leave engine.weights out."
@@ -178,10 +190,7 @@ def private(
             f"rounding (upload.round_to) may make a message longer than {TABLE}.clip allows; leave one of them out."
         )
     if upload.mask:
-        raise FedapmError(
-            f"in a simulation upload.mask hides nothing, and its rounding may make a message longer than {TABLE}.clip "
-            "allows; leave one of them out."
-        )
+        _check_masked(settings)
     if getattr(method, "rho", None) == "balanced":
         raise FedapmError(
             f'algorithm.rho = "balanced" sends numbers that [{TABLE}] does not account for; take "auto" or a number.'
@@ -205,6 +214,32 @@ def private(
             f"{TABLE}.noise_multiplier = {settings.sigma:g}; raise either."
         )
     return Private(bounded, settings, accountant, seed, fraction)
+
+
+def _check_masked(settings: PrivacySettings) -> None:
+    """Refuse what cannot be done for sums over masked messages."""
+    refused = {
+        f'{TABLE}.clip = "adaptive"': (settings.adaptive, "sends a bit that upload.mask does not cover"),
+        f'{TABLE}.sampling = "poisson"': (settings.poisson, "may draw fewer clients than upload.mask_threshold"),
+        f'{TABLE}.correlation = "tree"': (
+            settings.correlation is not None,
+            "takes noise of each round back later, also of one that is abandoned under upload.mask",
+        ),
+    }
+    for what, (is_set, why) in refused.items():
+        if is_set:
+            raise FedapmError(f"{what} {why}; leave one of them out.")
+
+
+def _one_by_one_if_infinite(update: ClientUpdate) -> ClientUpdate:
+    """Refuse results of several clients that are not all finite; see :meth:`Private.instead`."""
+    if any(isinstance(vector, BatchedVec) for vector in update.upload.sums.values()) and not update.is_finite():
+        raise NotBatchable("a client's result is not finite")
+    return update
+
+
+def _without_clip(broadcast: State) -> State:
+    return State(**{name: value for name, value in broadcast.items() if name != CLIP})
 
 
 def _with_bit(upload: Upload, clip: float) -> Upload:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Gt, Lt
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, PositiveInt
 
 from fedapm.core.ranges import check_ranges
 from fedapm.privacy.accountant import gaussian_epsilon
@@ -20,7 +20,8 @@ class PrivacySettings:
     """Differential privacy of clients or of samples; it is on where anything in this table is set."""
 
     epsilon: PositiveFloat | None = None
-    """ε: the budget of a client. The run ends before the round that would exceed it; without a budget ε is only
+    """ε: the budget of a client. The run ends before the round that would exceed it, or, where samples are protected,
+    a client takes part in no further round, and the run ends when all budgets are spent. Without a budget ε is only
     recorded."""
     delta: Annotated[float, Gt(0), Lt(1)] | None = None
     """δ; 0.00001 if not given. It should be well below one over the number of clients."""
@@ -43,6 +44,9 @@ class PrivacySettings:
     accountant: Literal["rdp", "prv"] | None = None
     """How ε of secret samples is computed: by Rényi's divergence, if not given; or numerically (`prv`), which is
     tighter and takes a second a round."""
+    samples: PositiveInt | None = None
+    """How many training samples a client is taken to have where ρ and σ of a method follow their mean number; in a
+    simulation the true ones if not given. On Flower they stay on the nodes, so it must be given there."""
     correlation: Literal["tree"] | None = None
     """How noise of different rounds belongs together: not at all, if not given, so that it adds up in the model; or as
     a `tree`, which takes most of it back and costs more where a client takes part in many rounds."""
@@ -67,11 +71,14 @@ class PrivacySettings:
             )
         if self.accountant is not None and not (self.poisson or self.per_sample):
             raise ValueError(f'{TABLE}.accountant is for {TABLE}.sampling = "poisson"; ε is exact without it.')
-        if self.per_sample and (self.poisson or self.adaptive or self.epsilon is not None):
-            what = "sampling" if self.poisson else "clip" if self.adaptive else "epsilon"
+        if self.per_sample and (self.poisson or self.adaptive):
+            what = "leave privacy.sampling out" if self.poisson else "give a number for clip"
             raise ValueError(
-                f'{TABLE}.level = "sample" draws samples secretly by itself, with a fixed {TABLE}.clip, and records ε '
-                f"of each client without a budget; leave {TABLE}.{what} out or give a number for clip."
+                f'{TABLE}.level = "sample" draws samples secretly by itself, with a fixed {TABLE}.clip; {what}.'
+            )
+        if self.per_sample and self.samples is not None:
+            raise ValueError(
+                f'{TABLE}.samples is for {TABLE}.level = "client"; ε of samples takes the true number of each client.'
             )
 
     @property

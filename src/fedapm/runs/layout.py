@@ -76,6 +76,7 @@ MESSAGES = "messages.jsonl"
 CONTRIBUTIONS = "contributions"
 CORRECTIONS = "corrections"
 READMIT = "readmit"
+RELEASED = "released.json"
 FLOWER_RUN = ".{name}.run.json"
 """Beside the run folder of that name, on the machine it was submitted from."""
 

@@ -37,6 +37,7 @@ class RoundLine(TypedDict):
     drift: NotRequired[float | None]
     local: NotRequired[Numbers | None]
     server: NotRequired[Numbers | None]
+    abstaining: NotRequired[list[Count]]
     stationarity: NotRequired[Numbers | None]
     theory: NotRequired[Numbers | None]
     evaluations: NotRequired[Evaluations | None]

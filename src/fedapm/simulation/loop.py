@@ -65,15 +65,20 @@ class Schedule:
 
 
 class Nobody:
-    """A round in which nobody takes part: all vectors of the sum are zero, and nobody keeps anything."""
+    """A round in which nobody takes part, and nobody keeps anything.
 
-    def __init__(self, form: Aggregate) -> None:
-        zeros = {name: vector if name == NUMBERS else vector.zeros() for name, vector in form.sums.items()}
-        self.total = replace(form, sums=zeros)
+    Args:
+        form: What sums look like: all of their vectors are zero; None where there are no sums.
+    """
+
+    def __init__(self, form: Aggregate | None = None) -> None:
+        self.total, self.abandoned = Aggregate({}, 0.0, 0), form is None
+        if form is not None:
+            zeros = {name: vector if name == NUMBERS else vector.zeros() for name, vector in form.sums.items()}
+            self.total = replace(form, sums=zeros)
         self.good: list[int] = []
         self.bytes_up = self.bytes_told = 0
         self.local: dict[str, float | int] | None = None
-        self.abandoned = False
 
     def screen(self, method: Algorithm, server: State) -> None:
         """There is nothing to look at."""
@@ -127,7 +132,7 @@ class Loop:
             else:
                 self._resume(resumed, records)
             while self.state.round < self.schedule.rounds and self.state.stopped is None:
-                if (stop := self._stop(self.state.round)) is not None:
+                if (stop := self._stop(self.state)) is not None:
                     self.state = replace(self.state, stopped=stop)
                     break
                 self._round(self.state)
@@ -163,26 +168,31 @@ class Loop:
         if round < self.schedule.rounds:
             self.engine.read_ahead(self.select(round + 1))
         broadcast = self.algorithm.broadcast(before.server)
-        # where nobody is drawn, one client works in vain to give the sums their form
-        result = self.engine.run_round(round, selected or [0], broadcast)
-        if not result.good and not result.abandoned:
-            raise Diverged(self._advice(round, "every selected client's update was not finite"))
+        able = self.engine.able(round, selected, broadcast)
+        result: RoundResult = Nobody()
+        if able or not selected:
+            # where nobody is drawn, one client works in vain to give the sums their form
+            result = self.engine.run_round(round, able or [0], broadcast)
+            if not result.good and not result.abandoned:
+                raise Diverged(self._advice(round, "every selected client's update was not finite"))
         if not selected:
             result = Nobody(result.total)
-        if self.algorithm.screens:
+        if self.algorithm.screens and not result.abandoned:
             result.screen(self.algorithm, before.server)
-            if selected and not result.good:
+            if able and not result.good:
                 raise Diverged(
                     self._advice(round, "every selected client's update was far longer than usual (upload.norm_limit)")
                 )
-        server = before.server
-        if not result.abandoned:
-            server = self.algorithm.server_update(server, result.total, len(self.problem))
+        server, m = before.server, len(self.problem)
+        if result.abandoned:
+            server = self.algorithm.without_round(server, m)
+        else:
+            server = self.algorithm.server_update(server, result.total, m)
         after = RunState(
             round,
             server,
             before.bytes_up + result.bytes_up,
-            before.bytes_down + self._bytes_down(round, selected, broadcast) + result.bytes_told,
+            before.bytes_down + self._bytes_down(round, able, broadcast) + result.bytes_told,
         )
         undo: Undo | None = None
         try:
@@ -204,9 +214,22 @@ class Loop:
         heard = {*self.engine.heard(round, self.select(round - 1) if round > 1 else [])}
         return sum(change if k in heard else broadcast.nbytes for k in selected)
 
-    def _stop(self, round: int) -> str | None:
+    def _stop(self, state: RunState) -> str | None:
         """Why the method ends the run after a round."""
-        return self.algorithm.stop_before(round + 1, len(self.problem))
+        m = len(self.problem)
+        if (nobody := self.algorithm.abstains) is not None and len(self._abstaining(state)) == m:
+            return nobody
+        return self.algorithm.stop_before(state.round + 1, m)
+
+    def _abstaining(self, state: RunState) -> list[int]:
+        """The clients that take part in no further round."""
+        everyone = range(len(self.problem))
+        able = {*self.engine.able(state.round + 1, everyone, self.algorithm.broadcast(state.server))}
+        return [client for client in everyone if client not in able]
+
+    def _able(self, state: RunState) -> list[int]:
+        """The clients that take part in the next round."""
+        return self.engine.able(state.round + 1, self.select(state.round + 1), self.algorithm.broadcast(state.server))
 
     def select(self, round: int) -> list[int]:
         """The clients of a round; drawn once for the round before, which announces it, and for the round itself."""
@@ -231,6 +254,8 @@ class Loop:
         }
         if result is not None and after.server.numbers:
             record["server"] = after.server.numbers
+        if self.algorithm.abstains is not None:
+            record["abstaining"] = self._abstaining(after)
         if self.schedule.stationarity:
             broadcast = self.algorithm.broadcast(after.server)
             record["stationarity"] = self.engine.stationarity(after.round, broadcast)
@@ -246,8 +271,8 @@ class Loop:
 
     def _complete(self, after: RunState, record: RoundRecord, began: float) -> None:
         """Evaluate a round whose results are in place, and hand its record to the callbacks."""
-        last = after.round >= self.schedule.rounds or self._stop(after.round) is not None
-        self.engine.prefetch(after.round + 1, [] if last else self.select(after.round + 1))
+        last = after.round >= self.schedule.rounds or self._stop(after) is not None
+        self.engine.prefetch(after.round + 1, [] if last else self._able(after), last)
         record["evaluations"] = self._evaluate(after) if last or self.schedule.evaluates(after.round) else None
         record["drift"] = self.engine.drift(after.server) if after.round else None
         with uninterrupted():

@@ -66,6 +66,19 @@ class Layer(Algorithm):
         """The method's own."""
         return self.method.client_update(broadcast, state, task)
 
+    def takes_part(self, broadcast: State, state: State, task: Task) -> bool:
+        """The method's own."""
+        return self.method.takes_part(broadcast, state, task)
+
+    @property
+    def abstains(self) -> str | None:
+        """The method's own."""
+        return self.method.abstains
+
+    def instead(self, update: ClientUpdate, broadcast: State, state: State, task: Task) -> ClientUpdate | None:
+        """The method's own."""
+        return self.method.instead(update, broadcast, state, task)
+
     def aggregate(self, uploads: Iterable[Upload]) -> Aggregate:
         """The method's own."""
         return self.method.aggregate(uploads)
@@ -73,6 +86,10 @@ class Layer(Algorithm):
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The method's own."""
         return self.method.server_update(state, total, m)
+
+    def without_round(self, state: State, m: int) -> State:
+        """The method's own."""
+        return self.method.without_round(state, m)
 
     @property
     def screens(self) -> bool:
@@ -94,6 +111,10 @@ class Layer(Algorithm):
     def client_model(self, broadcast: State, state: State, view: str = "model") -> tuple[Vec, Vec]:
         """The method's own."""
         return self.method.client_model(broadcast, state, view)
+
+    def message_unit(self, broadcast: State, task: Task) -> float:
+        """The method's own."""
+        return self.method.message_unit(broadcast, task)
 
     def certain(self, broadcast: State, task: Task) -> Mapping[str, Mapping[str, float]]:
         """The method's own."""

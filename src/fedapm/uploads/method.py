@@ -83,6 +83,17 @@ class Transmitted(Layer):
         sent = Upload(sums, upload.weight, upload.unit, kind(wire) if self.transform.codes else None)
         return ClientUpdate(sent, State(**kept), update.u)
 
+    def encode(self, sums: Mapping[str, Vec], task: Task) -> Vec:
+        """What is sent for given sums of one client.
+
+        Args:
+            sums: The sums that are to arrive, as far as the transform lets them.
+            task: The client's problem.
+        """
+        (stream,) = task.streams(PURPOSE)
+        coded = {name: v if name == NUMBERS else self.transform.encode(v, stream) for name, v in sums.items()}
+        return Vec({f"{name}/{part}": tensor for name, parts in coded.items() for part, tensor in parts.items()})
+
     def decode(self, wire: Vec, like: Mapping[str, Vec]) -> dict[str, Vec]:
         """The sums of an upload that came over the wire.
 

@@ -46,13 +46,13 @@ class NormLimited(Layer):
         return self.method.broadcast(_own(server))
 
     def counted(self, server: State, uploads: Sequence[Upload]) -> list[Upload | None]:
-        """The messages that are not too long."""
-        passed = self.method.counted(_own(server), uploads)
-        norms = [math.inf if u is None else norm_of(u) for u in passed]
+        """Of the messages that are not too long as they arrived, what the method counts."""
+        norms = [norm_of(upload) for upload in uploads]
         known = [*_recent(server), *(norm for norm in norms if norm < math.inf)]
-        if len(known) < FEWEST or not (usual := statistics.median_low(known)):
-            return passed
-        return [u if norm <= self.factor * usual else None for u, norm in zip(passed, norms, strict=True)]
+        usual = statistics.median_low(known) if len(known) >= FEWEST else 0.0
+        short = [not usual or norm <= self.factor * usual for norm in norms]
+        passed = iter(self.method.counted(_own(server), [u for u, fits in zip(uploads, short, strict=True) if fits]))
+        return [next(passed) if fits else None for fits in short]
 
     def server_update(self, state: State, total: Aggregate, m: int) -> State:
         """The method's own; the norms of what was counted are remembered."""

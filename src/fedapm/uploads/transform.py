@@ -15,6 +15,7 @@ from fedapm.core.batched import BatchedVec, PerClient, batched
 from fedapm.core.vec import Vec
 from fedapm.errors import FedapmError
 from fedapm.uploads.compression import Compression, Whole
+from fedapm.uploads.masks.fixed_point import FixedPoint
 from fedapm.uploads.rounding import Exact, Rounding
 
 
@@ -58,11 +59,18 @@ class Transform:
         return (self.decode(wire, wanted) if self.codes else bounded), wire
 
     def bounded(self, vector: Vec, unit: float) -> Vec:
-        """The vector, shortened to the largest norm it may have."""
+        """The vector, shortened so that it arrives with the largest norm it may have, or less."""
         if self.clip is None:
             return vector
-        norm = vector.norm() / abs(unit)
-        return vector if norm <= self.clip else vector * (self.clip / norm)
+        norm, most = vector.norm() / abs(unit), self.clip
+        if isinstance(self.rounding, FixedPoint):
+            most -= self.rounding.lengthening(vector.numel) / abs(unit)
+            if most <= 0:
+                raise FedapmError(
+                    f"rounding to multiples of upload.mask_step = {self.rounding.step:g} alone may be longer than a "
+                    f"change of norm {self.clip:g}, which is the most that is allowed; take a smaller step."
+                )
+        return vector if norm <= most else vector * (most / norm)
 
     def encode(self, vector: Vec, stream: torch.Generator) -> Vec:
         """The tensors that are sent for a vector.

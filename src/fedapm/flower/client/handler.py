@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedapm.core.algorithm import Algorithm, State
-from fedapm.core.messages import collect_messages
-from fedapm.core.metrics import Score
 from fedapm.core.network import Loss
 from fedapm.core.split import check_same_shared
-from fedapm.core.vec import Vec
 from fedapm.data.clients import ClientData
 from fedapm.errors import FedapmError
 from fedapm.experiments.settings import Experiment
 from fedapm.flower.client.data import Loader, load_client_data
+from fedapm.flower.client.discretion import Discretion
 from fedapm.flower.client.masks import NodeMasks
 from fedapm.flower.client.node import Node
 from fedapm.flower.client.request import (
@@ -32,29 +28,23 @@ from fedapm.flower.client.request import (
     read_again,
     read_broadcast,
     read_change,
-    read_correction,
     read_hello,
     read_round,
     time_limit,
 )
+from fedapm.flower.client.spending import check_counted, check_demands
 from fedapm.flower.client.time_limit import within
-from fedapm.flower.client.versions import Version, Versions
+from fedapm.flower.client.versions import Versions
+from fedapm.flower.client.worker import RoundWorker
 from fedapm.flower.problem import WIRE, DataSummary, Membership, NodeProblem, sent_vectors
 from fedapm.flower.text import one_line, shown
 from fedapm.flower.transport.codec import PROTOCOL, Fields, Tensors, digest, shapes
-from fedapm.flower.transport.version import FRESH, round_of, version_id
-from fedapm.runs.files import write_tensors
-from fedapm.simulation.engines.base import client_init
-from fedapm.simulation.engines.sequential import evaluate_client, load_model, personalize_client, train_client
+from fedapm.flower.transport.version import version_id
 from fedapm.simulation.problem import Model
-from fedapm.simulation.stores.base import ClientState, flatten
+from fedapm.simulation.stores.base import flatten
 from fedapm.uploads import Announced, layer_of
 
 logger = logging.getLogger(__name__)
-CLIENT = 0
-"""The index of a node's only client in its own problem."""
-MODEL = "model"
-"""The final model's file, without its ending."""
 ECHO = 64
 """The longest text that a reply repeats."""
 
@@ -102,10 +92,12 @@ class MessageHandler:
         return header | reply, upload
 
     def _hello(self, request: HelloRequest) -> tuple[Fields, Tensors]:
-        client = self.node.client_id(request.clients)
-        _, summary = self._data(self._here(request.experiment), client, request.clients.index(client))
-        reply: Fields = {"client": client, "data": summary.to_json()}
+        client, discretion = self.node.client_id(request.clients), self._discretion(request.experiment)
+        with discretion.at_work():
+            _, summary = self._data(self._here(request.experiment), client, request.clients.index(client))
+        reply: Fields = {"client": client, "data": discretion.summary(summary).to_json()}
         self._check_masks(request.experiment)
+        check_demands(self.node, request.experiment.privacy, summary.train)
         if request.experiment.upload.mask:
             versions = Versions(self.node.state, request.run, client)
             with versions.locked():
@@ -137,6 +129,9 @@ class MessageHandler:
                 f"this node takes part only where {least} clients or more are added up, but the run {there}."
             )
 
+    def _discretion(self, experiment: Experiment) -> Discretion:
+        return Discretion(experiment.privacy, self.node.tell)
+
     def _here(self, experiment: Experiment) -> Experiment:
         """The settings, with the modules of this node's own app."""
         folder = str(self.folder) if self.folder is not None else None
@@ -155,133 +150,21 @@ class MessageHandler:
         client, position, experiment = request.client, request.position, self._here(request.experiment)
         self._check_client(client, position)
         self._check_masks(experiment)
-        versions = Versions(self.node.state, request.run, client)
-        data, _ = self._data(experiment, client, position)
-        membership = Membership(position, request.m, request.samples, request.classes, request.batches)
-        problem = NodeProblem(experiment, data, membership, self.model, self.loss, self.node.device)
+        versions, discretion = Versions(self.node.state, request.run, client), self._discretion(experiment)
+        with discretion.at_work():
+            data, _ = self._data(experiment, client, position)
+            membership = Membership(position, request.m, request.samples, request.classes, request.batches)
+            problem = NodeProblem(experiment, data, membership, self.model, self.loss, self.node.device)
+        check_demands(self.node, experiment.privacy, len(data.train))
         _check_start(problem, request)
-        algorithm = experiment.method
         received = {n: t.to(problem.device) for n, t in tensors.items()}
         told = {n: received.pop(n) for n in tensors if n.startswith(CORRECTION)}
         with versions.locked():
-            broadcast = _broadcast(request, received, problem, algorithm, versions)
-            with collect_messages() as messages:
-                masks = NodeMasks(self.node, versions.folder, request.run, client) if experiment.upload.mask else None
-                handler = _RoundHandler(experiment, problem, versions, client, broadcast, told, masks)
-                reply, upload = handler.answer(request)
-            return reply | {"remarks": messages}, upload
-
-
-class _RoundHandler:
-    """Evaluates and trains the client as one round message asks."""
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        problem: NodeProblem,
-        versions: Versions,
-        client: str,
-        broadcast: State,
-        told: Tensors,
-        masks: NodeMasks | None,
-    ) -> None:
-        self.masks, self.threshold = masks, experiment.upload.threshold
-        self.problem, self.versions, self.client, self.broadcast = problem, versions, client, broadcast
-        self.told = told
-        """What the server counted of the accepted version, where it is something else than was sent."""
-        self.algorithm = experiment.method
-
-    def answer(self, request: RoundRequest) -> tuple[Fields, Tensors]:
-        accepted = request.accepted
-        reply: Fields = {"client": self.client}
-        base: Version | None = None
-        if accepted != FRESH:
-            try:
-                base = self.versions.load(accepted)
-            except FedapmError as error:
-                return reply | {"lost": accepted, "has": self.versions.ids(), "why": str(error)}, {}
-        client_state = base.client_state if base is not None else client_init(self.problem, self.algorithm)(CLIENT)
-        correction = read_correction(self.told, client_state.state, self.algorithm)
-        client_state = replace(client_state, state=self.algorithm.corrected(client_state.state, correction))
-        if request.evaluate:
-            reply["scores"] = self._scores(client_state)
-            # only clients that took part in the last round have drifted from the shared model in it
-            took_part = base is not None and round_of(accepted) == request.round
-            reply["drift"] = self._drift(base.u) if took_part and base is not None else None
-        if request.closing:
-            # only the model comes of it: a longer run goes on from the accepted version
-            client_state = personalize_client(
-                self.problem, self.algorithm, CLIENT, client_state, self.broadcast, request.round, request.closing
-            )
-            reply["closing_scores"] = self._scores(client_state)
-        if request.finish:
-            self._write_models(client_state, request.round)
-        upload: Tensors = {}
-        if request.train is not None:
-            reply["trained"], upload = self._train(request, request.train, client_state)
-        self.versions.prune(request.keep, accepted)
-        return reply, upload
-
-    def _scores(self, client_state: ClientState) -> dict[str, dict[str, Score]]:
-        return {
-            view: evaluate_client(self.problem, self.algorithm, CLIENT, client_state, self.broadcast, view)
-            for view in self.algorithm.views
-        }
-
-    def _train(self, request: RoundRequest, round: int, client_state: ClientState) -> tuple[Fields, Tensors]:
-        id = version_id(round, request.token)
-        # an announcement that arrives twice gets the same reply twice
-        stored: Version | None = None
-        if self.versions.has(id):
-            with suppress(FedapmError):
-                stored = self.versions.load(id)
-        if stored is not None:
-            return self._training_reply(request, stored)
-        result = train_client(self.problem, self.algorithm, CLIENT, client_state, self.broadcast, round)
-        update = result.update
-        if not result.is_finite():
-            if self.masks is None or update.upload.wire is None:
-                return {"round": round, "finite": False}, {}
-            # zeros, so that the others' masks cancel all the same
-            tensors, sums = self._sent(request, {WIRE: update.upload.wire.zeros()})
-            return {"round": round, "finite": False, "sums": sums}, tensors
-        version = Version(id, ClientState(update.state, result.buffers), update.u, update.upload, result.log)
-        self.versions.save(version)
-        return self._training_reply(request, version)
-
-    def _training_reply(self, request: RoundRequest, version: Version) -> tuple[Fields, Tensors]:
-        tensors, sums = self._sent(request, sent_vectors(version.upload))
-        log = [asdict(stats) for stats in version.log]
-        weight = version.upload.weight
-        return {"round": request.train, "finite": True, "weight": weight, "sums": sums, "log": log}, tensors
-
-    def _sent(self, request: RoundRequest, vectors: Mapping[str, Vec]) -> tuple[Tensors, Fields]:
-        """What goes over the wire: under masks what is stored is not what is sent."""
-        if self.masks is not None:
-            if request.mask is None or request.train is None:
-                raise FedapmError("the server asks for a message without a mask.")
-            hidden = self.masks.masked(request.train, request.mask, vectors[WIRE], self.threshold)
-            vectors = {WIRE: hidden}
-        return flatten("sums", vectors)
-
-    def _drift(self, u: Vec) -> list[float] | None:
-        """The distance of each shared tensor of the client's copy from the shared model; None where there is none."""
-        center = self.broadcast.vectors.get("u")
-        names = [n for n in self.problem.drift_names if n in u]
-        if center is None or not names:
-            return None
-        difference = u.only(names) - center.only(names)
-        return [t.double().norm().item() for t in difference.values()]
-
-    def _write_models(self, client_state: ClientState, round: int) -> None:
-        views = self.algorithm.views
-        for view in views:
-            load_model(self.problem, self.algorithm, CLIENT, client_state, self.broadcast, view)
-            module = self.problem.network(CLIENT).module
-            suffix = "" if len(views) == 1 else f"-{view}"
-            metadata = {"client": self.client, "method": self.algorithm.name, "round": round}
-            path = self.versions.folder / f"{MODEL}{suffix}.safetensors"
-            write_tensors(path, {n: t.detach() for n, t in module.state_dict().items()}, metadata)
+            broadcast = _broadcast(request, received, problem, experiment.method, versions)
+            check_counted(versions.folder, experiment.privacy)
+            masks = NodeMasks(self.node, versions.folder, request.run, client) if experiment.upload.mask else None
+            worker = RoundWorker(experiment, problem, versions, client, broadcast, told, masks, discretion)
+            return worker.answer(request)
 
 
 def _broadcast(

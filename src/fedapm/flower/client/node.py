@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments.settings import DataSettings
 
 STATE_VARIABLE = "FEDAPM_STATE"
-STRINGS = ("state-dir", "data-file", "data-root", "data-cache", "device", "node-key", "registry")
+STRINGS = ("state-dir", "data-file", "data-root", "data-cache", "device", "node-key", "registry", "tell")
 """The keys of ``--node-config`` whose values are strings."""
 FILES = ("data-file", "node-key", "registry")
 """Those of them that are files."""
+SCORES, EPSILON = "scores", "epsilon"
+TOLD = (SCORES, EPSILON)
+"""What a node may tell in runs with [privacy] if its owner says so."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class Node:
     """The file that says which key each client's node has; without it the keys that are seen first are believed."""
     mask_threshold: int | None = None
     """The fewest clients over which a sum may be told; with it the node takes no part in runs without masks."""
+    sample_epsilon: float | None = None
+    """The most that each of its samples may spend in a run; with it the node takes no part in runs that protect no
+    samples."""
+    tell: frozenset[str] = frozenset()
+    """What it tells in runs with [privacy] beside its updates."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], state: Path | None = None) -> Node:
@@ -60,6 +69,9 @@ class Node:
         fewest = config.get("mask-threshold")
         if fewest is not None and (isinstance(fewest, bool) or not isinstance(fewest, int) or fewest < 2):
             raise FedapmError(f"--node-config: mask-threshold = {fewest!r} should be a number from 2.")
+        most = config.get("sample-epsilon")
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int | float) or not 0 < most < inf):
+            raise FedapmError(f"--node-config: sample-epsilon = {most!r} should be a positive number.")
         files = {name: Path(strings[name]).expanduser() for name in FILES if name in strings}
         return cls(
             None if client is None else str(client),
@@ -72,6 +84,8 @@ class Node:
             files.get("node-key"),
             files.get("registry"),
             fewest,
+            None if most is None else float(most),
+            _told(strings.get("tell", "")),
         )
 
     def client_id(self, clients: Sequence[str]) -> str:
@@ -91,6 +105,15 @@ class Node:
     def data_settings(self, settings: DataSettings) -> DataSettings:
         """The experiment's data settings with this node's own folders in them."""
         return replace(settings, root=self.data_root or settings.root, cache=self.data_cache or settings.cache)
+
+
+def _told(words: str) -> frozenset[str]:
+    """What a node tells, from words with commas between them."""
+    told = [word.strip() for word in words.split(",") if word.strip()]
+    for word in told:
+        if word not in TOLD:
+            raise FedapmError(f"--node-config: tell names {word!r}; {did_you_mean(word, TOLD)}")
+    return frozenset(told)
 
 
 def default_state() -> Path:

@@ -263,6 +263,8 @@ class RoundExchange:
         answers = [collected.answers.get(k) for k in asked.selected]
         if answers and all(answer is not None and answer.diverged for answer in answers):
             return  # the loop says what to do about that
+        if answers and all(answer is not None and answer.exhausted for answer in answers):
+            return  # nobody is left who could answer
         if asked.enough is not None and collected.answers:
             return  # the round is abandoned, and the next one begins
         if asked.selected:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,8 @@ class Ledger:
     norms: Seen = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     """The fingerprint of each client's key."""
+    exhausted: frozenset[int] = frozenset()
+    """The clients whose privacy budget is spent."""
 
     def __len__(self) -> int:
         return len(self.data_summaries)
@@ -51,13 +53,14 @@ class Ledger:
         """A client's entry."""
         return self.entries.get(client, Entry())
 
-    def settle(self, round: int, changes: Mapping[int, Entry], norms: Seen) -> Undo:
+    def settle(self, round: int, changes: Mapping[int, Entry], norms: Seen, exhausted: Collection[int] = ()) -> Undo:
         """Apply a round's changes; returns a function that undoes them."""
-        before = self.round, self.entries, self.norms
+        before = self.round, self.entries, self.norms, self.exhausted
         self.round, self.entries, self.norms = round, {**self.entries, **changes}, norms
+        self.exhausted = self.exhausted | {*exhausted}
 
         def undo() -> None:
-            self.round, self.entries, self.norms = before
+            self.round, self.entries, self.norms, self.exhausted = before
 
         return undo
 
@@ -74,7 +77,7 @@ class Ledger:
             },
             "norms": self.norms,
             "keys": dict(self.keys),
-        }
+        } | ({"exhausted": sorted(self.exhausted)} if self.exhausted else {})
 
     @classmethod
     def read(cls, note: Mapping[str, Any]) -> Ledger:
@@ -87,4 +90,6 @@ class Ledger:
         }
         norms = read_seen(note.get("norms", {}))
         keys = {str(client): str(key) for client, key in note.get("keys", {}).items()}
-        return cls(str(note["run"]), data_summaries, str(note["start"]), int(note["round"]), entries, norms, keys)
+        exhausted = frozenset(int(k) for k in note.get("exhausted", ()))
+        start, round = str(note["start"]), int(note["round"])
+        return cls(str(note["run"]), data_summaries, start, round, entries, norms, keys, exhausted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from fedapm.core.record import RoundRecord
-from fedapm.loggers.rounds import score_text
+from fedapm.loggers.rounds import score_text, spending_text
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.state import RunState
 
@@ -36,6 +36,5 @@ def summary(record: RoundRecord) -> str:
     """A round in a few words: who answered, and how good the models are."""
     asked, dropped = len(record["selected"]), len(record["dropped"])
     parts = [f"{asked - dropped} of {asked} clients"] if asked else ["before training"]
-    if score := score_text(record):
-        parts.append(score)
+    parts += [text for text in (score_text(record), spending_text(record)) if text]
     return ", ".join(parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedapm.core.algorithm import NUMBERS, Aggregate, Upload
@@ -47,7 +47,8 @@ class MaskedSum:
 
     def mean(self) -> Upload:
         """The mean over the round, as one client's upload."""
-        return Upload({name: vector / self.total.count for name, vector in self.total.sums.items()})
+        sums = {name: vector / self.total.count for name, vector in self.total.sums.items()}
+        return Upload(sums, unit=self.total.unit)
 
 
 class MaskServer:
@@ -137,7 +138,7 @@ class MaskServer:
             {name: total.sums[name] if name == NUMBERS else opened[name] for name in self.form.like} if trained else {}
         )
         sent_first = sum(reply.upload.nbytes for reply in trained.values())
-        return MaskedSum(Aggregate(sums, total.weight, total.count), trained, sent_first + again)
+        return MaskedSum(replace(total, sums=sums), trained, sent_first + again)
 
     def _group(self, round: int, clients: Collection[str]) -> Group:
         registry = self.exchange.registry

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from fedapm.flower.transport.version import VERSION
 
 FIELDS = (
     "protocol", "run", "token", "client", "refused", "remarks", "lost", "has", "why", "scores", "closing_scores",
-    "drift", "trained",
+    "drift", "trained", "spending",
 )  # fmt: skip
 """All that a reply may hold."""
 TEXT = 10_000
@@ -55,6 +55,14 @@ class TrainReply:
 
 
 @dataclass(frozen=True)
+class Spending:
+    """What the samples of a client have spent."""
+
+    steps: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
 class ClientReply:
     """A client's reply to one announcement."""
 
@@ -72,6 +80,10 @@ class ClientReply:
     """The masked zeros of a client whose update is not finite."""
     closing_scores: dict[str, dict[str, Score]] | None = None
     """Its scores after the closing phase, where there was one."""
+    exhausted: bool = False
+    """Whether its privacy budget is spent."""
+    spending: Spending | None = None
+    """What it has spent, where its owner lets it tell."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,12 @@ class Expected:
     """The largest weight it may have, in any method."""
     certain: Mapping[str, Mapping[str, float]]
     """Numbers its upload must hold whatever the client's data is."""
+    unit: float = 1.0
+    """What its upload is a change of the model times."""
+    discreet: bool = False
+    """Whether clients tell nothing beside their updates but what their owners allow."""
+    spends: bool = False
+    """Whether clients have a privacy budget each."""
 
 
 def read(note: codec.Fields, tensors: codec.Tensors, expected: Expected) -> ClientReply:
@@ -130,23 +148,54 @@ def read(note: codec.Fields, tensors: codec.Tensors, expected: Expected) -> Clie
     remarks = _remarks(note.get("remarks", []))
     if "lost" in note:
         return ClientReply(lost=_lost(note, expected), remarks=remarks)
-    asked = ["scores"] * expected.evaluated + ["closing_scores"] * expected.closed
-    asked += ["trained"] * (expected.round is not None)
-    for key in ("scores", "closing_scores", "trained", "drift", "has", "why"):
-        if (key in note) != (key in asked) and not (key == "drift" and expected.evaluated):
-            raise FedapmError(f"its reply {'lacks' if key in asked else 'has'} the field {key!r}.")
-    scores = _scores(note["scores"], "scores", expected) if expected.evaluated else None
-    closing = _scores(note["closing_scores"], "closing scores", expected) if expected.closed else None
-    drift = _drift(note.get("drift"), expected)
-    if expected.round is None:
+    exhausted, spending = _spending(note.get("spending"), expected)
+    _check_fields(note, expected, exhausted)
+    reply = ClientReply(
+        _scores(note.get("scores"), "scores", expected) if expected.evaluated else None,
+        _drift(note.get("drift"), expected),
+        remarks=remarks,
+        closing_scores=_scores(note.get("closing_scores"), "closing scores", expected) if expected.closed else None,
+        exhausted=exhausted,
+        spending=spending,
+    )
+    if expected.round is None or "trained" not in note:
         if tensors:
             raise FedapmError("its reply holds tensors that were not asked for.")
-        return ClientReply(scores, drift, remarks=remarks, closing_scores=closing)
+        return reply if expected.round is None else replace(reply, bad="its privacy budget is spent")
     trained = _trained(note["trained"], tensors, expected)
     if trained is None:
         blank = _blank(note["trained"], tensors, expected) if expected.form.upload.masked else None
-        return ClientReply(scores, drift, None, "its update is not finite", True, remarks=remarks, blank=blank)
-    return ClientReply(scores, drift, trained, remarks=remarks)
+        return replace(reply, bad="its update is not finite", diverged=True, blank=blank)
+    return replace(reply, trained=trained)
+
+
+def _check_fields(note: codec.Fields, expected: Expected, exhausted: bool) -> None:
+    """Refuse a reply without what was asked for, or with what was not."""
+    asked = {"scores"} if expected.evaluated else set()
+    asked |= {"closing_scores"} if expected.closed else set()
+    optional = {"drift"} if expected.evaluated else set()
+    if expected.discreet:
+        optional |= asked
+    if expected.round is not None:
+        asked.add("trained")
+        optional |= {"trained"} if exhausted else set()
+    for key in ("scores", "closing_scores", "trained", "drift", "has", "why"):
+        if (key in note) != (key in asked) and key not in optional:
+            raise FedapmError(f"its reply {'lacks' if key in asked else 'has'} the field {key!r}.")
+
+
+def _spending(value: Any, expected: Expected) -> tuple[bool, Spending | None]:
+    """Whether the client's budget is spent, and what it tells of its spending."""
+    if value is None:
+        return False, None
+    if not expected.spends:
+        raise FedapmError("its reply has the field 'spending'.")
+    fields = table(value, "its spending", ("exhausted", "steps", "epsilon"), ("exhausted",))
+    told = None
+    if "epsilon" in fields:
+        steps = whole(fields.get("steps"), "its noised steps", 0, STEPS)
+        told = Spending(steps, number(fields["epsilon"], "its ε", 0.0, finite=False))
+    return flag(fields["exhausted"], "its field 'exhausted'"), told
 
 
 def _remarks(value: Any) -> tuple[str, ...]:
@@ -184,7 +233,7 @@ def _trained(value: Any, tensors: codec.Tensors, expected: Expected) -> TrainRep
     if wire is not None and not wire.is_finite():
         return None
     sums = sent if form.decode is None else form.decode(sent[WIRE])
-    upload = Upload(sums, weight, wire=wire)
+    upload = Upload(sums, weight, expected.unit, wire)
     if not upload.is_finite():
         return None
     for name, numbers in expected.certain.items():
@@ -256,8 +305,10 @@ def _solved(value: Any) -> SolveStats:
 
 
 def _scores(value: Any, what: str, expected: Expected) -> dict[str, dict[str, Score]]:
-    rows = table(value, f"its {what}", expected.form.views, expected.form.views)
     names = [metric.name for metric in expected.form.metrics]
+    if value is None and expected.discreet:
+        return {view: dict.fromkeys(names) for view in expected.form.views}
+    rows = table(value, f"its {what}", expected.form.views, expected.form.views)
     scores: dict[str, dict[str, Score]] = {}
     for view in expected.form.views:
         row = table(rows[view], f"its {what} of {view}", names, names)

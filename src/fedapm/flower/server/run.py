@@ -20,6 +20,7 @@ from fedapm.flower.server.ledger import Ledger
 from fedapm.flower.server.log import RoundLog
 from fedapm.flower.server.node_registry import NodeRegistry
 from fedapm.flower.server.readmission import requested
+from fedapm.flower.server.releases import Releases
 from fedapm.flower.server.replies import ReplyForm
 from fedapm.flower.settings import Deployment
 from fedapm.flower.text import few
@@ -27,6 +28,7 @@ from fedapm.flower.transport import codec
 from fedapm.flower.transport.keys import read_registry
 from fedapm.flower.transport.traffic import MessageLog
 from fedapm.flower.transport.transport import Transport
+from fedapm.privacy import Private
 from fedapm.runs.config import changed_settings, read_config, write_config
 from fedapm.runs.files import remove_leftovers, write_json
 from fedapm.runs.folder import check_settings, clear_beginning, is_nothing_yet, locked, rewind
@@ -39,6 +41,7 @@ from fedapm.runs.layout import (
     EVENTS,
     INFO,
     MESSAGES,
+    PRIVACY,
     ROUNDS,
     TIMINGS,
 )
@@ -49,6 +52,7 @@ from fedapm.simulation.engines.base import Resumed
 from fedapm.simulation.loop import Callback, Loop
 from fedapm.simulation.problem import Model, Problem
 from fedapm.simulation.spec import RunSpec
+from fedapm.uploads import layer_of
 
 logger = logging.getLogger(__name__)
 FILES = (ROUNDS, TIMINGS, MESSAGES)
@@ -96,12 +100,14 @@ class Server:
         self.experiment, self.flower = deployment.experiment, deployment.flower
         self.events = JsonLines(out / EVENTS)
         names = self.experiment.algorithm.cumulative
-        # of masked messages only the sum is known
-        kept = bool(names) and self.flower.keep_contributions and not self.experiment.upload.mask
+        private = layer_of(self.experiment.method, Private) is not None
+        # of masked messages only the sum is known, and what noise hides in a sum cannot be taken back out of it
+        kept = bool(names) and self.flower.keep_contributions and not self.experiment.upload.mask and not private
         self.contributions = Contributions(out / CONTRIBUTIONS, names or ()) if kept else None
         told = tuple(self.experiment.method.told) if self.experiment.method.screens else ()
         self.corrections = Contributions(out / CORRECTIONS, told) if told else None
         self.checkpoints = ServerCheckpoints(self.contributions, self.corrections)
+        self.releases = Releases(out) if private else None
 
     def run(self) -> None:
         """Find the nodes and run to the last round."""
@@ -119,7 +125,8 @@ class Server:
                 "versions of torch and of the app."
             )
         engine = self._engine(problem, ledger, registry)
-        schedule = build.schedule(self.experiment.engine)
+        schedule = build.schedule(self.experiment.engine, self.experiment.privacy)
+        self._check_released(problem, saved)
         spec = RunSpec(problem, self.experiment.method, schedule, self.experiment.tables())
         writer = self._begin_folder(engine, spec)
         callbacks: list[Callback] = [
@@ -134,7 +141,25 @@ class Server:
         resumed = self._resume(loop) if saved is not None else None
         records = cast(list[RoundRecord], list(JsonLines(self.out / ROUNDS)))
         state = loop.run(resumed, records)
+        self._write_spending(engine, state.round)
         writer.finish(state, "complete")
+
+    def _check_released(self, problem: Problem, saved: Saved | None) -> None:
+        """Refuse to noise a sum again of which a noised version was sent out."""
+        if self.releases is not None:
+            method = self.experiment.method
+            server = saved.state.server if saved is not None else method.server_init(problem.u0)
+            self.releases.check(saved.state.round if saved is not None else 0, method.broadcast(server))
+
+    def _write_spending(self, engine: FlowerEngine, round: int) -> None:
+        """What those clients have spent whose nodes told it."""
+        ids, summaries = engine.ledger.ids, engine.ledger.data_summaries
+        rows = [
+            {"id": ids[k], "samples": summaries[ids[k]].train, "steps": told.steps, "epsilon": told.epsilon}
+            for k, told in sorted(engine.spending.items())
+        ]
+        if rows:
+            write_json(self.out / PRIVACY, {"round": round, "clients": rows})
 
     def _keys(self, saved: Saved | None) -> dict[str, str]:
         """The keys of clients that are known before any node has reported."""
@@ -179,6 +204,7 @@ class Server:
             lambda client, version: requested(self.out, ledger.ids[client], version),
             self._event,
             form,
+            self.releases,
         )
 
     def _begin_folder(self, engine: FlowerEngine, spec: RunSpec) -> RecordWriter:

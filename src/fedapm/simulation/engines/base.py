@@ -118,8 +118,24 @@ class Engine(ABC):
     def drift(self, server: State) -> float | None:
         """Mean over the last round's clients of Σ over shared tensors ‖u_i − ū‖, asked for after its evaluation."""
 
-    def prefetch(self, round: int, selected: Sequence[int]) -> None:  # noqa: B027 - most engines have nothing to do
-        """Hear who takes part in the next round, so that work can begin early; nobody after the last round."""
+    @abstractmethod
+    def able(self, round: int, clients: Sequence[int], broadcast: State) -> list[int]:
+        """Those of some clients that would take part in a round; see :meth:`Algorithm.takes_part`.
+
+        Args:
+            round: The round.
+            clients: Their positions.
+            broadcast: What each of them would receive.
+        """
+
+    def prefetch(self, round: int, selected: Sequence[int], last: bool) -> None:  # noqa: B027 - most have nothing to do
+        """Hear who takes part in the next round, so that work can begin early.
+
+        Args:
+            round: The next round.
+            selected: Who takes part in it.
+            last: Whether there is none, because the run ends here.
+        """
 
     def read_ahead(self, clients: Sequence[int]) -> None:  # noqa: B027 - most engines have nothing to do
         """Hear whose data is needed in the round after this one, before this one begins."""
@@ -208,6 +224,13 @@ class LocalEngine(Engine):
     def _new_store(self, kind: StoreKind, folder: Path | None, most: int | None) -> Store:
         size, device = len(self.problem), self.problem.device
         return open_store(kind, folder, self.init, size, device, self._memory_store, most)
+
+    def able(self, round: int, clients: Sequence[int], broadcast: State) -> list[int]:
+        """Those of some clients that would take part in a round."""
+        if self.algorithm.abstains is None:
+            return list(clients)
+        method, problem = self.algorithm, self.problem
+        return [k for k in clients if method.takes_part(broadcast, self.store.get(k).state, problem.task(k, round))]
 
     def run_round(self, round: int, selected: Sequence[int], broadcast: State) -> RoundResult:
         """The local work of the selected clients."""

@@ -27,9 +27,9 @@ class SequentialEngine(LocalEngine):
         ]
         return ClientResults(self.store, results, self.algorithm)
 
-    def prefetch(self, round: int, selected: Sequence[int]) -> None:
+    def prefetch(self, round: int, selected: Sequence[int], last: bool) -> None:
         """Read the data of the next round's clients, where it is not in memory."""
-        del round
+        del round, last
         self.read_ahead(selected)
 
     def read_ahead(self, clients: Sequence[int]) -> None:
@@ -72,7 +72,10 @@ def train_client(
     network.load(state.buffers)
     task = problem.task(client, round)
     update = algorithm.client_update(broadcast, state.state, task)
-    return ClientResult(client, update, network.buffers() if state.buffers else state.buffers, task.log)
+    result = ClientResult(client, update, network.buffers() if state.buffers else state.buffers, task.log)
+    if not result.is_finite() and (instead := algorithm.instead(update, broadcast, state.state, task)) is not None:
+        return ClientResult(client, instead, state.buffers, task.log)
+    return result
 
 
 def personalize_client(

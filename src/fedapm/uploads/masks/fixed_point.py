@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,6 +33,10 @@ class FixedPoint:
     def room(self) -> int:
         """How many clients' numbers can be added up."""
         return (1 << self.bits - SPARE) // self.largest
+
+    def lengthening(self, count: int) -> float:
+        """How much longer rounding can make a vector of so many numbers, each of which it moves by less than a step."""
+        return self.step * math.sqrt(count)
 
     def encode(self, name: str, tensor: Tensor, stream: torch.Generator | None) -> dict[str, Tensor]:
         """Down or up to a whole multiple, each as likely as the other is near."""
