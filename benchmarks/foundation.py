@@ -1,9 +1,11 @@
-"""MiniLM's adapters on tweets: methods at equal rounds, and what a round costs with few and many clients.
+"""MiniLM's adapters on tweets: what to share, methods at equal rounds, and what a round costs.
 
-    python benchmarks/foundation.py table --data-root DATA --out runs/foundation     # resumable; prints a table
+    python benchmarks/foundation.py presets --data-root DATA --out runs/foundation   # what to share, on validation data
+    python benchmarks/foundation.py table --data-root DATA --out runs/foundation     # methods, on test data
     python benchmarks/foundation.py memory --data-root DATA                          # 1, 2 and 20 clients
 
-Both run in one process on one core. ``table`` skips runs that are complete and resumes one that is not.
+All run in one process on one core. ``presets`` and ``table`` choose a step size for each row on validation data first,
+from the same list with one seed. They skip runs that are complete and resume one that is not.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,7 +31,10 @@ from fedapm.runs.records import JsonLines
 from fedapm.simulation.engines.sequential import SequentialEngine, train_client
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "tweets-lora.toml"
-ROWS = {
+SEARCH = 100
+"""The seed with which step sizes are chosen; the first of those that presets are compared with."""
+PRESETS = {preset: ("fedapm", preset) for preset in ("lora", "ffa-lora", "dual", "head")}
+METHODS = {
     "FedAPM": ("fedapm", "lora"),
     "FedAlt": ("fedalt", "lora"),
     "FedAvg, adapters and head": ("fedavg", "lora"),
@@ -35,43 +43,98 @@ ROWS = {
 }
 
 
+@dataclass(frozen=True)
+class Score:
+    """The end of a run: the client mean of accuracy, and what was sent."""
+
+    accuracy: float
+    bytes_up: float
+    """Of a client in a round."""
+    whole: int
+    """The bytes of the whole network."""
+
+
+class Bench:
+    """Runs of methods on the same clients, each in a folder of its own."""
+
+    def __init__(self, options: argparse.Namespace, *, validation: bool) -> None:
+        # where validation tweets are taken from the training data, the rest of it has the same size
+        limit, share = options.train, 0.0
+        if validation:
+            limit, share = options.train + options.test, options.test / (options.train + options.test)
+        limits = {"train_limit": limit, "test_limit": options.test}
+        self.common: list[Mapping[str, Any]] = [
+            read_toml(EXAMPLE),
+            {"data": {"root": options.data_root, "validation": share, **limits}, "solver": {"batch_size": options.batch_size}},
+            {"engine": {"rounds": options.rounds, "evaluate_every": options.rounds, "engine": "sequential"}},
+        ]
+        self.steps = options.steps
+        self.clients = build.federation(build.resolve(*self.common).data)
+        self.folder = Path(options.out) / ("validation" if validation else "test")
+
+    def score(self, name: str, preset: str, lr: float, seed: int) -> Score:
+        """Run a method, or read its run."""
+        folder = self.folder / f"{name}-{preset}-{lr}-{seed}"
+        if not (folder / "done.json").is_file():
+            more = {"algorithm": {"name": name}, "model": {"preset": preset}, "solver": {"lr": lr}}
+            began = time.process_time()
+            execute(
+                build.plan(build.resolve(*self.common, more, {"engine": {"seed": seed}}), self.clients),
+                folder,
+                resume=True,
+            )
+            (folder / "done.json").write_text(json.dumps({"seconds": time.process_time() - began}))
+        record = list(JsonLines(folder / "rounds.jsonl"))[-1]
+        accuracy = next(iter(record["evaluations"].values()))["accuracy"]["mean"]
+        print(f"{folder}: accuracy {accuracy:.4f}", flush=True)
+        counts = json.loads((folder / "run.json").read_text())["parameters"]
+        whole = 4 * (counts["shared"] + max(counts["personal"]) + counts["frozen"])
+        return Score(accuracy, record["total_bytes_up"] / len(self.clients) / record["round"], whole)
+
+    def best_step(self, name: str, preset: str) -> float:
+        """The step size with the highest accuracy; where there is no choice, nothing is run."""
+        first, *others = self.steps
+        return max(self.steps, key=lambda lr: self.score(name, preset, lr, SEARCH).accuracy) if others else first
+
+
+def presets(options: argparse.Namespace) -> None:
+    """FedAPM with every preset, on validation data."""
+    bench = Bench(options, validation=True)
+    lines = []
+    steps = {preset: bench.best_step(*row) for preset, row in PRESETS.items()}
+    for preset, row in PRESETS.items():
+        lr = steps[preset]
+        scores = [bench.score(*row, lr, SEARCH + k) for k in range(options.seeds)]
+        lines.append(f"| `{preset}` | {lr} | {_spread(scores)} | {scores[0].bytes_up:,.0f} |")
+    print(f"\n{_about(bench, options)}, validation accuracy in %\n")
+    print("| preset | step size | accuracy | bytes a client sends in a round |\n|---|---|---|---|")
+    print("\n".join(lines), flush=True)
+
+
 def table(options: argparse.Namespace) -> None:
-    """Run every method with every seed, and print client means on test data."""
-    common = [
-        read_toml(EXAMPLE),
-        {"data": {"root": options.data_root, "train_limit": options.train, "test_limit": options.test}},
-        {"engine": {"rounds": options.rounds, "evaluate_every": options.rounds, "engine": "sequential"}},
-    ]
-    data = build.resolve(*common).data
-    clients = build.federation(data)
-    scores: dict[str, list[float]] = {}
-    sent: dict[str, float] = {}
-    whole = 0
-    for seed in range(options.seeds):
-        for label, (name, preset) in ROWS.items():
-            more = {"algorithm": {"name": name}, "model": {"preset": preset}, "engine": {"seed": seed}}
-            folder = Path(options.out) / f"{name}-{preset}-{seed}"
-            if not (folder / "done.json").is_file():
-                began = time.perf_counter()
-                experiment = build.resolve(*common, more)
-                execute(build.plan(experiment, clients), folder, resume=True)
-                (folder / "done.json").write_text(json.dumps({"seconds": time.perf_counter() - began}))
-            record = list(JsonLines(folder / "rounds.jsonl"))[-1]
-            accuracy = next(iter(record["evaluations"].values()))["accuracy"]["mean"]
-            scores.setdefault(label, []).append(accuracy)
-            sent[label] = record["total_bytes_up"] / len(clients) / record["round"]
-            counts = json.loads((folder / "run.json").read_text())["parameters"]
-            whole = max(whole, 4 * (counts["shared"] + max(counts["personal"]) + counts["frozen"]))
-            print(f"{label}, seed {seed}: accuracy {accuracy:.4f}", flush=True)
-    print(
-        f"\n{len(clients)} clients, {options.train} tweets each at most, {options.rounds} rounds, test accuracy in %\n"
-    )
-    print("| method | accuracy | bytes a client sends in a round | of full fine-tuning |\n|---|---|---|---|")
-    for label, values in scores.items():
-        spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-        share = f"1/{whole / sent[label]:,.0f}" if sent[label] else "nothing"
-        print(f"| {label} | {100 * statistics.fmean(values):.1f}{spread} | {sent[label]:,.0f} | {share} |")
-    print(f"| full fine-tuning | not run | {whole:,} | 1 |", flush=True)
+    """Every method with the step size that suits it, on test data."""
+    search, bench = Bench(options, validation=True), Bench(options, validation=False)
+    lines, whole = [], 0
+    for label, row in METHODS.items():
+        lr = search.best_step(*row)
+        scores = [bench.score(*row, lr, seed) for seed in range(options.seeds)]
+        sent, whole = scores[0].bytes_up, max(whole, scores[0].whole)
+        share = f"1/{scores[0].whole / sent:,.0f}" if sent else "nothing"
+        lines.append(f"| {label} | {lr} | {_spread(scores)} | {sent:,.0f} | {share} |")
+    print(f"\n{_about(bench, options)}, test accuracy in %\n")
+    print("| method | step size | accuracy | bytes a client sends in a round | of full fine-tuning |")
+    print("|---|---|---|---|---|\n" + "\n".join(lines))
+    print(f"| full fine-tuning | | not run | {whole:,} | 1 |", flush=True)
+
+
+def _about(bench: Bench, options: argparse.Namespace) -> str:
+    return f"{len(bench.clients)} clients, {options.train} tweets each at most, {options.rounds} rounds"
+
+
+def _spread(scores: Sequence[Score]) -> str:
+    values = [100 * score.accuracy for score in scores]
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{spread}"
 
 
 def memory(options: argparse.Namespace) -> None:
@@ -111,17 +174,19 @@ def _peak() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["table", "memory", "round"])
+    parser.add_argument("what", choices=["presets", "table", "memory", "round"])
     parser.add_argument("--data-root", required=True, help="the folder with CrisisMMD_v2.0")
     parser.add_argument("--out", default="runs/foundation")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--train", type=int, default=100, help="training tweets of a disaster")
-    parser.add_argument("--test", type=int, default=100, help="test tweets of a disaster")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--train", type=int, default=32, help="training tweets of a disaster")
+    parser.add_argument("--test", type=int, default=64, help="test or validation tweets of a disaster")
+    parser.add_argument("--steps", type=float, nargs="+", default=[0.005, 0.02], help="step sizes to choose from")
+    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    {"table": table, "memory": memory, "round": one_round}[options.what](options)
+    {"presets": presets, "table": table, "memory": memory, "round": one_round}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,18 @@ from torch import nn
 import fedapm
 from fedapm.adapters import AdaptedNetwork, LoraSettings, adapted
 from fedapm.algorithms import method
+from fedapm.core.kept import KEPT
+from fedapm.core.network import Network
 from fedapm.core.samples import Samples
+from fedapm.core.split import SplitRule
 from fedapm.errors import FedapmError
+from fedapm.models.text import TextClassifier
 from fedapm.simulation.engines.processes import ProcessEngine
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.loop import Schedule
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
-from tests.adapters.tiny import CLASSES, network, problem, texts, tiny_folder
+from tests.adapters.tiny import CLASSES, LORA, network, problem, texts, tiny_folder
 from tests.helpers.running import play
 
 PRESETS = ("lora", "ffa-lora", "dual", "head")
@@ -69,7 +73,7 @@ def test_processes_agree_to_the_bit_and_find_kept_features(preset):
         engine = kind(here, algorithm, 2) if kind is ProcessEngine else kind(here, algorithm)
         end, _ = play(here, algorithm, schedule(), engine=engine)
         ends.append(end.server)
-        assert here.network(0)._kept.used > 0
+        assert KEPT.used > 0
         if kind is ProcessEngine:
             engine.close()
     assert ends[0]["u"].equal(ends[1]["u"])
@@ -85,26 +89,44 @@ def test_kept_features_are_what_the_network_computes():
         torch.testing.assert_close(data.call(*data.samples.inputs), net.module(*samples.inputs), rtol=1e-5, atol=1e-6)
     assert net.kept(samples).samples.inputs[0] is data.samples.inputs[0], "computed once"
     copy = Samples(samples.inputs, samples.targets)
-    used = net._kept.used
+    used = KEPT.used
     net.kept(copy)
-    assert net._kept.used > used
+    assert KEPT.used > used
     del copy
-    assert net._kept.used == used, "forgotten with the samples"
+    assert KEPT.used == used, "forgotten with the samples"
+
+
+def test_runs_on_the_same_clients_find_each_others_features():
+    """Where the base below the adapters is the same, and not where it is another or more of it is below."""
+    texts_of = {}
+    for name, preset, lora in (
+        ("first", "lora", {}), ("again", "lora", {}), ("rank", "lora", {"rank": 1}), ("a frozen", "ffa-lora", {}),
+        ("probe", "head", {}), ("lower", "lora", {"layers": [0]}),
+    ):  # fmt: skip
+        here = problem(fedapm.FedAPM(), preset, seed=len(texts_of), lora=lora)
+        texts_of[name] = here.network(0).kept(here.samples(0, "train")).samples.inputs[0].data_ptr()
+    assert len({texts_of[name] for name in ("first", "again", "rank", "a frozen")}) == 1
+    assert len(set(texts_of.values())) == 3
+    other = adapted(TextClassifier(CLASSES, weights=str(tiny_folder(1))), LoraSettings(**LORA))
+    samples = texts()[0].train
+    found = Network(other, SplitRule("lora").apply(other), nn.functional.cross_entropy).kept(samples)
+    assert found.samples.inputs[0].data_ptr() not in texts_of.values()
 
 
 def test_features_beyond_the_budget_are_on_disk_and_equal():
-    here, other = problem(fedapm.FedAPM()), problem(fedapm.FedAPM())
-    other.network(0)._kept.memory = 1
+    here, other = problem(fedapm.FedAPM()), problem(fedapm.FedAPM(), federation=texts.__wrapped__())
+    other.network(0)._memory, used = 1, KEPT.used
     found = [p.network(0).kept(p.samples(0, "train")).samples.inputs[0] for p in (here, other)]
     assert torch.equal(*found)
-    assert other.network(0)._kept.used == 0
+    assert other.network(0).kept(other.samples(0, "train")).samples.inputs[0] is found[1]
+    assert KEPT.used - used in (0, found[0].nbytes + 8 * len(found[0])), "those of the first, if they were not there"
     results = [play(p, fedapm.FedAPM(), schedule(1))[0].server["u"] for p in (here, other)]
     assert results[0].equal(results[1])
 
 
 def test_keeping_features_changes_results_by_rounding_only():
     here, other = problem(fedapm.FedAPM(), optimizer="sgd"), problem(fedapm.FedAPM(), optimizer="sgd")
-    other.network(0)._kept = None
+    other.network(0)._memory = 0
     ends = [play(p, fedapm.FedAPM(), schedule(2))[0].server["u"] for p in (here, other)]
     assert (ends[0] - ends[1]).norm() < 1e-5 * ends[0].norm()
 
@@ -172,8 +194,6 @@ def test_a_preset_of_adapters_needs_adapters():
 
 
 def test_weights_that_cannot_be_had_are_named_in_one_line(monkeypatch):
-    from fedapm.models.text import TextClassifier
-
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(FedapmError, match="no folder") as caught:
         TextClassifier(2, weights="nobody/nothing")
@@ -224,8 +244,9 @@ def test_a_run_is_resumed_to_the_bit_and_read_back(tmp_path):
     assert all(f.stat().st_size < base for f in (tmp_path / "run").rglob("*.safetensors"))
 
 
-def test_the_base_is_a_part_of_a_runs_identity():
+def test_the_base_is_a_part_of_a_runs_identity_and_read_once(monkeypatch):
     first = problem(fedapm.FedAPM())
+    monkeypatch.setattr("fedapm.core.network.digest", lambda *_: pytest.fail("added up twice"))
     assert len(first.frozen_digest) == 64
     plain = Problem(texts(), network)
     assert plain.frozen_digest == ""

@@ -17,6 +17,8 @@ from fedapm.errors import FedapmError, closest
 EXTRA = "lora"
 ATTENTION = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin")
 """What libraries call the layers of attention that usually get adapters."""
+KINDS = (nn.Linear, nn.Conv2d, nn.Embedding)
+"""The layers that can have adapters."""
 ONLY, SHARED, PERSONAL = "default", "shared", "personal"
 """The names of adapters in a network."""
 
@@ -81,12 +83,20 @@ def _inject(network: nn.Module, name: str, targets: Sequence[str], rank: int, al
     except ValueError as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise FedapmError(f"model.lora.targets: {reason}.") from None
+    except (AssertionError, TypeError) as error:
+        # peft makes adapters of a convolution with the constructor of its class
+        other = next((n for n in targets if type(network.get_submodule(n)) not in KINDS), None)
+        if other is None:
+            raise
+        kind = type(network.get_submodule(other)).__name__
+        raise FedapmError(f"model.lora.targets: peft has no adapters for {other}, a {kind}; leave it out.") from error
 
 
 def _targets(network: nn.Module, settings: LoraSettings, head: Sequence[str]) -> tuple[str, ...]:
-    kinds = (nn.Linear, nn.Conv2d, nn.Embedding)
-    names = [n for n, part in network.named_modules() if isinstance(part, kinds) and not _within(n, head)]
-    linear = [n for n in names if isinstance(network.get_submodule(n), nn.Linear)]
+    names = [n for n, part in network.named_modules() if isinstance(part, KINDS) and not _within(n, head)]
+    layers = {n: network.get_submodule(n) for n in names}
+    linear = [n for n, part in layers.items() if isinstance(part, nn.Linear)]
+    pointwise = [n for n, part in layers.items() if isinstance(part, nn.Conv2d) and part.kernel_size == (1, 1)]
     if settings.targets:
         found = [n for n in names if any(_named(n, pattern) for pattern in settings.targets)]
         for pattern in settings.targets:
@@ -95,7 +105,7 @@ def _targets(network: nn.Module, settings: LoraSettings, head: Sequence[str]) ->
                 hint = ", ".join(repr(n) for n in near)
                 raise FedapmError(f"model.lora.targets: no layer is called {pattern!r}; the closest are {hint}.")
     else:
-        found = [n for n in linear if n.rpartition(".")[2] in ATTENTION] or linear
+        found = [n for n in linear if n.rpartition(".")[2] in ATTENTION] or linear or pointwise
     if settings.layers is not None:
         count = 1 + max((k for n in names if (k := _number(n)) is not None), default=-1)
         chosen = {k if k >= 0 else count + k for k in settings.layers}

@@ -27,7 +27,7 @@ class LoraSettings:
     """α: adapters count α/r."""
     targets: tuple[str, ...] = ()
     """The layers that get adapters: their names, the ends of their names, or patterns; if not given, the queries and
-    values of attention, and in a network without any all linear layers."""
+    values of attention, in a network without any all linear layers, and where there are none all 1×1 convolutions."""
     layers: tuple[int, ...] | None = None
     """Only layers with these numbers in their names, counted from the end where they are negative; all if not given."""
     head: tuple[str, ...] = ()

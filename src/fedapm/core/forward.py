@@ -107,7 +107,7 @@ def split_forward(module: nn.Module, trained: Iterable[str], inputs: int) -> For
     constant_values = {*network.inputs, *network.omitted}
     constant_steps, trained_steps = [], []
     for step in network.steps:
-        uses_trained = any(_within(parameter, name) for name in step.modules for parameter in parameters)
+        uses_trained = any(within(parameter, name) for name in step.modules for parameter in parameters)
         if not uses_trained and constant_values.issuperset(step.inputs):
             constant_values.add(step.output)
             constant_steps.append(step)
@@ -128,11 +128,14 @@ def split_forward(module: nn.Module, trained: Iterable[str], inputs: int) -> For
 
 def changes_in_training(module: nn.Module, steps: Sequence[Step]) -> str | None:
     """The first sub-module of some steps whose output differs from call to call in training; None if there is none."""
+    # a frozen base stays in evaluation mode whatever is asked for
+    module.train()
     for step in steps:
         for used in step.modules:
             submodules = getattr(_submodule(module, used), "named_modules", None)
             for name, part in submodules(prefix=used) if submodules is not None else ():
-                if isinstance(part, _NormBase) or (isinstance(part, _DropoutNd) and part.p > 0):
+                changes = isinstance(part, _NormBase) or (isinstance(part, _DropoutNd) and part.p > 0)
+                if changes and part.training:
                     return f"{name} ({type(part).__name__})"
     return None
 
@@ -142,12 +145,13 @@ def uncovered_parameter(module: nn.Module, inputs: int) -> str | None:
     network = _steps(module, inputs)
     used = [name for step in network.steps for name in step.modules] if network is not None else []
     for parameter, _ in module.named_parameters():
-        if not any(_within(parameter, name) for name in used):
+        if not any(within(parameter, name) for name in used):
             return parameter
     return None
 
 
-def _within(parameter: str, module: str) -> bool:
+def within(parameter: str, module: str) -> bool:
+    """Whether a parameter is a module's own, or of a module in it."""
     return parameter == module or parameter.startswith(f"{module}.")
 
 

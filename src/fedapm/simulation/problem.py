@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -216,15 +215,10 @@ class Problem:
                 total.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
         return total.hexdigest()[:32]
 
-    @cached_property
+    @property
     def frozen_digest(self) -> str:
         """One sum over what is frozen in the network; empty where nothing is."""
-        frozen = self.network(0).read(self.network(0).split.frozen)
-        total = hashlib.sha256()
-        for name, tensor in frozen.items():
-            total.update(repr((name, tuple(tensor.shape), tensor.dtype)).encode())
-            total.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return total.hexdigest() if frozen else ""
+        return self.network(0).frozen_digest
 
     def keep_features(self) -> None:
         """Compute what a frozen base makes of every client's samples, so that forked processes find it."""
@@ -397,17 +391,14 @@ def _check_built(module: nn.Module) -> None:
 
 def _architecture(network: Network) -> str:
     """Equal for networks that differ in nothing but what is loaded into them."""
-    shapes = [(n, tuple(t.shape)) for n, t in network.read(dict(network.module.named_parameters())).items()]
-    frozen = hashlib.sha256()
-    for tensor in network.read(network.split.frozen).values():
-        frozen.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    shapes = [(n, tuple(t.shape)) for n, t in network.module.named_parameters()]
     return repr(
         (
             type(network.module),
             str(network.module),
             shapes,
             network.split,
-            frozen.hexdigest(),
+            network.frozen_digest,
             _attributes(network.module),
         )
     )

