@@ -65,7 +65,8 @@ class Bench:
         limits = {"train_limit": limit, "test_limit": options.test}
         self.common: list[Mapping[str, Any]] = [
             read_toml(EXAMPLE),
-            {"data": {"root": options.data_root, "validation": share, **limits}, "solver": {"batch_size": options.batch_size}},
+            {"data": {"root": options.data_root, "validation": share, **limits}},
+            {"solver": {"batch_size": options.batch_size}},
             {"engine": {"rounds": options.rounds, "evaluate_every": options.rounds, "engine": "sequential"}},
         ]
         self.steps = options.steps

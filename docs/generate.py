@@ -275,8 +275,10 @@ def value(given: Any) -> str:
         return "required"
     if isinstance(given, Mapping):
         return "empty"
-    plain = list(given) if isinstance(given, tuple) else given
-    return f"`{tomli_w.dumps({'x': plain}).strip().removeprefix('x = ')}`"
+    # a list on one line, as a row of a table is
+    parts = list(given) if isinstance(given, tuple | list) else [given]
+    written = ", ".join(tomli_w.dumps({"x": part}).strip().removeprefix("x = ") for part in parts)
+    return f"`[{written}]`" if isinstance(given, tuple | list) else f"`{written}`"
 
 
 def hint(function: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The page on foundation models works: real MiniLM and EfficientNet, a few tweets and images, one step after another."""
+"""The page on foundation models works: real MiniLM and EfficientNet, few tweets and images, one step after another."""
 
 import json
 import re

@@ -43,8 +43,8 @@ class ImageClassifier(nn.Module):
         classes: int = 10,
         weights: str = LITE0,
         size: int | None = None,
-        mean: Sequence[float] = (0.4914, 0.4822, 0.4465),
-        std: Sequence[float] = (0.2470, 0.2435, 0.2616),
+        mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465),
+        std: tuple[float, ...] = (0.2470, 0.2435, 0.2616),
         fetch: bool = False,
     ) -> None:
         super().__init__()
