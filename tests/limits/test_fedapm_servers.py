@@ -15,7 +15,6 @@ from fedapm.core.vec import Vec, mean
 from fedapm.data import Dirichlet
 from fedapm.data.clients import ClientData
 from fedapm.data.sets.digits import federation
-from fedapm.errors import FedapmError
 from fedapm.models import DigitsNet
 from fedapm.simulation.engines.sequential import SequentialEngine
 from fedapm.simulation.engines.vectorized import VectorizedEngine
@@ -99,10 +98,10 @@ def test_several_clients_at_once_agree_with_one_by_one(clients):
     close(ends[0].server.u, ends[1].server.u, 1e-5)
 
 
-@pytest.mark.parametrize("given", [{"lr_v": 0.1}, {"epochs_v": 2}, {"v_at": "local"}])
-def test_settings_of_a_personal_phase_are_refused_where_there_is_none(given):
-    with pytest.raises(FedapmError, match="no personal phase"):
-        FedAPM(phases="joint", **given)
+def test_what_is_for_a_personal_phase_does_not_matter_where_there_is_none(clients):
+    own = FedAPM(phases="joint", lr_v=0.5, epochs_v=4, v_at="local")
+    ends = [run(digits(clients, a), a, 2, 0.5)[0] for a in (FedAPM(phases="joint"), own)]
+    assert ends[0].server.u.equal(ends[1].server.u)
 
 
 @pytest.mark.parametrize("server", ["participants", "all"])

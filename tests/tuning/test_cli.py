@@ -83,8 +83,10 @@ def test_a_search_that_was_interrupted_and_killed_ends_as_one_that_was_not(tmp_p
     assert workers
     assert all(map(gone, workers)), "an interrupted command leaves no process behind"
     unfinished = [load_run(p.parent).info for p in out.rglob("run.json") if not load_run(p.parent).complete]
-    assert unfinished
-    assert {info["status"] for info in unfinished} == {"interrupted"}, "workers save what they are doing"
+    states = [info["status"] for info in unfinished]
+    assert "interrupted" in states, "workers save what they are doing"
+    # the trial of the worker that was killed may not have been taken up again
+    assert states.count("interrupted") >= len(states) - 1
 
     kept = finished(out)
     assert kept

@@ -17,7 +17,6 @@ from fedapm.core.algorithm import Algorithm, ClientUpdate, Lagrangian, State, St
 from fedapm.core.search_space import EPOCHS_V, LR_V, SearchSpace, choices, log_range
 from fedapm.core.task import Epochs, Prox, StopRule, Task, UntilStationary
 from fedapm.core.vec import Vec
-from fedapm.errors import FedapmError
 
 KAPPA_V = 0.01
 """σ·η·K̄ in the personal phase, where σ is not given."""
@@ -37,9 +36,9 @@ class FedAPM(Consensus):
     search_space: ClassVar[SearchSpace] = (
         log_range("algorithm.kappa", 0.03, 1.0),
         choices("algorithm.sigma", "auto", 0.0, 0.003, 0.03, 0.3),
-        choices("algorithm.phases", "alternating", "joint"),
-        replace(EPOCHS_V, condition=("algorithm.phases", "alternating")),
-        replace(LR_V, condition=("algorithm.phases", "alternating")),
+        choices("algorithm.phases", "auto", "joint"),
+        replace(EPOCHS_V, condition=("algorithm.phases", "auto")),
+        replace(LR_V, condition=("algorithm.phases", "auto")),
         choices("algorithm.evaluate", "auto", "local"),
     )
     search_grid: ClassVar[SearchSpace] = (choices("algorithm.kappa", 0.05, 0.1, 0.2, 0.4, 0.8),)
@@ -57,7 +56,8 @@ class FedAPM(Consensus):
     near ū but for this client alone. `auto`: what was better on validation data where the split is searched, else ū."""
     phases: Literal["auto", "alternating", "joint"] = "auto"
     """Whether v_i and u_i are solved one after the other, as the paper writes, or both at once in half the passes over
-    the data. `auto`: what was better on validation data where the split is searched, else one after the other."""
+    the data, where `v_at` and `epochs_v` do not matter and `lr_v` is for the closing phase. `auto`: what was better on
+    validation data where the split is searched, else one after the other."""
     relax: Annotated[float, Gt(0), Lt(2)] = 1.0
     """β: over-relaxation. The dual and the message use ū + β(u_i − ū) for u_i; above 1 the server moves more."""
     lr_v: PositiveFloat | None = None
@@ -70,14 +70,6 @@ class FedAPM(Consensus):
     """μ: ξ ← μ·ξ each time a client takes part."""
     max_epochs: NonNegativeInt = 50
     """Cap on epochs under the ξ-rule."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.phases == "joint" and not (self.lr_v is None and self.epochs_v is None and self.v_at == "shared"):
-            raise FedapmError(
-                'phases = "joint" has no personal phase of its own; leave out lr_v, epochs_v and v_at, or set phases = '
-                '"alternating".'
-            )
 
     def client_init(self, u0: Vec, v0: Vec) -> State:
         """v_i⁰, u_i⁰ = u⁰, π_i⁰ = 0, ξ_i⁰, and z_i⁰ = u⁰ where the server averages all z_i."""
@@ -109,7 +101,10 @@ class FedAPM(Consensus):
 
     def proximity(self, task: Task) -> float:
         """σ in this round."""
-        return KAPPA_V / task.path_length(self.lr_v, self.epochs_v) if isinstance(self.sigma, str) else self.sigma
+        if not isinstance(self.sigma, str):
+            return self.sigma
+        own = (None, None) if self.phases == "joint" else (self.lr_v, self.epochs_v)
+        return KAPPA_V / task.path_length(*own)
 
     def personalize(self, broadcast: State, state: State, task: Task, epochs: int) -> State:
         """v_i at ū; where u_i is evaluated, u_i ← argmin α_i f_i(v_i, u) + ρ/2·‖u − ū‖²: the last step has no dual."""
