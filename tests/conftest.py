@@ -1,4 +1,5 @@
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,16 @@ def quick_figures(request: pytest.FixtureRequest) -> Iterator[None]:
         if REPORTS not in request.path.parents:
             patch.setattr(canvas, "FigureCanvasSVG", Blank)
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_messages() -> Iterator[None]:
+    """A command line that a module's tests call in this process takes the package's messages; others want them back."""
+    logger = logging.getLogger("fedapm")
+    before = logger.handlers, logger.propagate, logger.level
+    yield
+    logger.handlers, logger.propagate, level = before
+    logger.setLevel(level)
 
 
 @pytest.fixture

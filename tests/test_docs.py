@@ -5,6 +5,7 @@ import runpy
 import shlex
 import tomllib
 import warnings
+from functools import cache
 from pathlib import Path
 
 import click
@@ -159,9 +160,15 @@ def test_the_results_are_those_of_the_summary(capsys):
     assert (ROOT / "docs" / "study" / "summary.csv").stat().st_size < 500_000
 
 
+@cache
+def whole_command() -> click.Command:
+    """All of fedapm; to put it together takes a while."""
+    return get_command(cli.app)
+
+
 def parsed(words: list[str]) -> list[str]:
     """The name of the command that these words mean, all of them accepted by its parser."""
-    command, name = get_command(cli.app), []
+    command, name = whole_command(), []
     while isinstance(command, click.Group):
         name.append(words[0])
         command, words = command.commands[words[0]], words[1:]
@@ -184,7 +191,7 @@ def in_passing(page: Path) -> list[str]:
 
 def options(words: list[str]) -> set[str]:
     """What the command that the first words mean takes."""
-    command = get_command(cli.app)
+    command = whole_command()
     for word in words:
         if not isinstance(command, click.Group):
             break
@@ -205,7 +212,7 @@ def test_commands_named_in_passing_exist():
 def test_the_page_on_the_command_line_names_every_command_and_no_option_too_many():
     text = (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
     sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
-    for name, group in get_command(cli.app).commands.items():
+    for name, group in whole_command().commands.items():
         for part in group.commands if isinstance(group, click.Group) else [""]:
             words = f"{name} {part}".split()
             known = options(words)

@@ -1,5 +1,6 @@
 """The local solver against finite differences, torch's optimiser and its own stop rules."""
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -17,6 +18,7 @@ from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
 from tests.helpers.problems import convex
 from tests.helpers.running import play
+from tests.helpers.unit import blob_clients, two_layers
 
 
 @pytest.fixture(scope="module")
@@ -274,11 +276,13 @@ def test_settings_that_contradict_each_other(settings, said):
 def test_kept_running_means_go_on_and_survive_a_checkpoint(name, tmp_path):
     """A run that is resumed after two of four rounds is that which was not; without keeping, rounds differ."""
     how = {"algorithm": name, "optimizer": "adamw", "lr": 0.01, "epochs": 1, "count": 3, "checkpoint_every": 1}
-    whole = fedapm.train("digits", rounds=4, keep_state=True, **how)
-    fedapm.train("digits", rounds=2, keep_state=True, out=tmp_path / "run", **how)
-    resumed = fedapm.train("digits", rounds=4, keep_state=True, out=tmp_path / "run", resume=True, **how)
-    anew = fedapm.train("digits", rounds=4, **how)
-    models = [run.state_dict("0") for run in (whole, resumed, anew)]
+    how |= {"personal": ["head"], "progress": False}
+    train = partial(fedapm.train, blob_clients(4), two_layers, **how)
+    whole = train(rounds=4, keep_state=True)
+    train(rounds=2, keep_state=True, out=tmp_path / "run")
+    resumed = train(rounds=4, keep_state=True, out=tmp_path / "run", resume=True)
+    anew = train(rounds=4)
+    models = [run.state_dict(whole.clients[0]) for run in (whole, resumed, anew)]
     assert all(torch.equal(t, models[1][n]) for n, t in models[0].items())
     assert any(not torch.equal(t, models[2][n]) for n, t in models[0].items())
 

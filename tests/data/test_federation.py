@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import fedapm
 from fedapm import IID, Dirichlet, Federation, Shards
+from fedapm.core.samples import Samples
 from fedapm.data import ClientData, DataSet, Pool, Source, data_set
 from fedapm.experiments import build
 from tests.helpers.unit import blobs, few, refused, two_layers, unless_refused
@@ -495,3 +496,21 @@ def test_the_digest_knows_every_sample_and_id_but_not_their_order_in_memory() ->
         Federation.from_clients({"a": (X[:6], Y[:6]), "b": (X[6:], 1 - Y[6:])}),
     ]
     assert len({one, *(other.digest() for other in others)}) == 4
+
+
+def test_pictures_are_rearranged_in_place_and_other_orders_are_copies():
+    pictures = torch.randn(6, 3, 4, 4)
+    parts = [Samples((part,), torch.arange(len(part))) for part in (pictures, pictures[:2])]
+    clients = Federation([ClientData("a", *parts)])
+    before = clients.digest()
+    assert clients.with_memory_format(torch.channels_last) is clients
+    there = clients[0].train.inputs[0]
+    assert there.is_contiguous(memory_format=torch.channels_last)
+    assert there.equal(pictures)
+    assert pictures.is_contiguous()
+    clients._digest = None
+    assert clients.digest() == before
+    other = clients.with_memory_format(torch.contiguous_format)
+    assert other is not clients
+    assert other[0].train.inputs[0].is_contiguous()
+    assert there.is_contiguous(memory_format=torch.channels_last)

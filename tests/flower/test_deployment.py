@@ -1,18 +1,17 @@
 """Flower's own programs on this machine, with TLS and keys, and what is left when they are killed."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from fedapm.flower.local import federation as local
 from fedapm.flower.local.certificates import write_certificates, write_key
 from fedapm.flower.local.processes import Process, at_home, stop
-from tests.flower.real import PATIENCE, differences, fedapm, kill, restarted_node, rounds, server_process, wait_for
+from tests.flower.real import PATIENCE, differences, fedapm, kill, rounds, server_process, wait_for
 
 pytestmark = pytest.mark.deployment
 
-NODES, ROUNDS = 2, 2
+NODES, ROUNDS = 2, 1
 CONFIG = """
 [data]
 name = "digits"
@@ -20,7 +19,7 @@ clients = 2
 [solver]
 epochs = 1
 [engine]
-rounds = 2
+rounds = 1
 seed = 1
 fraction = 1.0
 [flower]
@@ -66,7 +65,7 @@ def federation(tmp_path):
 
 
 def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
-    """One node and the server's process, in the middle of a round; ``make attack`` kills at twenty random moments."""
+    """The server's process in the middle of a round; ``make attack`` kills every program, at twenty random moments."""
     made, extra = federation
     out, config = tmp_path / "run", tmp_path / "experiment.toml"
     config.write_text(CONFIG)
@@ -83,17 +82,11 @@ def test_killed_programs_leave_no_trace_in_the_result(tmp_path, federation):
     wait_for(lambda: len(rounds(out)) >= 1)
     server = server_process(made)
     assert server is not None
-    kill(made.processes[2].pid)
     kill(server.pid)
-    extra.append(made.processes[2])
-    supervisor = ThreadPoolExecutor(1).submit(restarted_node, made, 1)
     _, said = first.communicate(timeout=PATIENCE)
     assert first.returncode == 2, said
     assert "the same command goes on" in said or "ended early" in said
 
-    # the same command goes on, with the node that is back
-    made.processes[2] = supervisor.result(PATIENCE)
-    made.write()
     second = fedapm("run", config, "--folder", made.folder, "--out", out, "--json")
     answer, said = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said

@@ -8,9 +8,14 @@ import signal
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from typing import NamedTuple
 
 import pytest
+import typer.main
+
+# typer puts all commands together at every call, which takes it a seventh of a second
+typer.main.get_command = cache(typer.main.get_command)
 
 with warnings.catch_warnings():
     # typer 0.20 asks click 8.5 for a name that click means to drop

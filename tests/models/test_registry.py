@@ -160,7 +160,7 @@ def federation(name: str) -> Federation:
 def test_methods_train_it(name: str, algorithm: str) -> None:
     data = federation(name)
     make = models.factory(name, data.classes, {"width": 4} if name == "resnet18" else {}, data.shapes)
-    options = {"rounds": 3, "fraction": 1.0, "epochs": 3, "lr": 0.05, "batch_size": 6, "seed": 1}
+    options = {"rounds": 2, "fraction": 1.0, "epochs": 2, "lr": 0.05, "batch_size": 6, "seed": 1}
     result = fedapm.train(data, make, algorithm=algorithm, preset="output", **options)
     assert result.history["train_loss"].iloc[-1] < result.history["train_loss"].iloc[0]
 

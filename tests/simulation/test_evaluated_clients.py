@@ -78,3 +78,28 @@ def test_a_table_holds_only_those_who_took_part():
     assert len([*store.touched()]) == 3 * FEWEST
     undo()
     assert len([*store.touched()]) == 2 * FEWEST
+
+
+@pytest.mark.parametrize("engine", ["sequential", "processes", "vectorized"])
+def test_training_loss_is_of_the_same_samples_in_every_round_and_test_scores_are_of_all(engine):
+    clients = blob_clients(3)
+    whole = train(clients, two_layers, engine=engine, evaluate_train="all", **LOOK)
+    some = train(clients, two_layers, engine=engine, evaluate_train=5, **LOOK)
+    names = [name for name in whole.per_client if "train" not in name]
+    assert some.per_client[names].equals(whole.per_client[names])
+    problem = some.spec.problem
+    rows = [problem.evaluated_samples(client) for client in range(3)]
+    assert all(len(set(row.tolist())) == 5 for row in rows)
+    assert len({tuple(row.tolist()) for row in rows}) > 1
+    for client, row in enumerate(rows):
+        part = clients[client].train[row]
+        network = some.model(client)
+        expected = torch.nn.functional.cross_entropy(network(*part.inputs), part.targets).item()
+        assert some.per_client["train_loss"].iloc[client] == pytest.approx(expected, rel=1e-5)
+        assert some.per_client["train_loss"].iloc[client] != whole.per_client["train_loss"].iloc[client]
+
+
+def test_a_report_says_that_training_loss_is_of_some_samples(tmp_path):
+    train(blob_clients(3), two_layers, out=tmp_path / "run", evaluate_train=5, **LOOK)
+    page = write_report(tmp_path / "run", tmp_path / "page.html").read_text()
+    assert "at most 5 training samples of a client" in page

@@ -16,7 +16,7 @@ from fedapm.simulation.stores.disk import checkpoint_files
 from tests.helpers.cli import fedapm
 from tests.helpers.forked import Forked, program
 
-ROUNDS = 12
+ROUNDS = 8
 SETTINGS = {
     "data": {"name": "digits", "clients": 6},
     "solver": {"epochs": 1},
@@ -66,7 +66,7 @@ def interrupt_at(monkeypatch, method: str, round: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["train_client", "evaluate_client"])
-@pytest.mark.parametrize("round", [1, 5, ROUNDS])
+@pytest.mark.parametrize("round", [1, 4, ROUNDS])
 def test_ctrl_c_anywhere_in_a_round_loses_only_that_round(tmp_path, monkeypatch, straight, method, round):
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -88,7 +88,7 @@ def test_a_longer_run_continues_a_shorter_one(tmp_path, straight):
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, straight, caplog):
     out = tmp_path / "run"
-    execute(plan(rounds=8), out, progress=False)
+    execute(plan(rounds=7), out, progress=False)
     newest, _older = checkpoint_files(out / "checkpoints")
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1

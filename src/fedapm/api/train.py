@@ -76,6 +76,7 @@ def train(
     count: int | None = None,
     evaluate_every: int | None = None,
     evaluate_clients: int | None = None,
+    evaluate_train: int | Literal["all"] | None = None,
     checkpoint_every: int | None = None,
     save_models: bool | None = None,
     stationarity: bool | None = None,
@@ -150,6 +151,7 @@ def train(
         evaluate_every: Rounds between evaluations; the first and last round are always evaluated.
         evaluate_clients: How many clients are evaluated, the same in every round; all if not given, or 1,000 of those
             of [Federation.lazy][fedapm.Federation.lazy].
+        evaluate_train: Training samples of a client that its training loss is measured on at most, or ``"all"``.
         checkpoint_every: Rounds between checkpoints; 0 saves only when the run stops.
         save_models: Whether every client's model is written to ``out`` when the run is complete.
         stationarity: Whether to record how far FedAPM is from a stationary point.

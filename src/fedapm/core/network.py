@@ -223,11 +223,17 @@ class Network:
         return value, Vec(dict(zip(names, sums, strict=True)))
 
     @torch.inference_mode()
-    def predict(self, samples: Samples) -> Tensor:
-        """The outputs for all samples, without dropout."""
+    def predict(self, samples: Samples, some: Tensor | None = None) -> Tensor:
+        """The outputs for samples, without dropout.
+
+        Args:
+            samples: The samples.
+            some: The positions of those to look at; all if not given.
+        """
         data = self.kept(samples)
+        looked_at = data.samples if some is None else data.samples[some]
         self.module.eval()
-        return torch.cat([data.call(*b.inputs) for b in data.samples.batches(batch_size(data.samples))])
+        return torch.cat([data.call(*b.inputs) for b in looked_at.batches(batch_size(looked_at))])
 
 
 def digest(tensors: Mapping[str, Tensor], more: str = "") -> str:

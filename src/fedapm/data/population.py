@@ -209,23 +209,33 @@ class Population:
         return self._digest
 
     def with_memory_format(self, memory_format: torch.memory_format) -> Self:
-        """A copy whose images have another memory format; the federation itself if they already have it."""
+        """The federation with its pictures in another order in memory.
+
+        With channels last it is this federation itself, rearranged client by client so that there are never two copies
+        of all pictures. Another order is for networks that cannot do with this one, and is a copy.
+        """
         tried = self.clients if self.lazy_clients is None else self.clients[:1]
         images = [t for c in tried for part in (c.train, c.test) for t in part.inputs if t.dim() == 4]
         if all(t.is_contiguous(memory_format=memory_format) for t in images):
             return self
+        del images
+
+        def converted(_: int, client: ClientData) -> ClientData:
+            parts = (replace(client.train), replace(client.test))
+            for part in parts:
+                part.rearrange(memory_format)
+            return ClientData(client.id, *parts)
+
+        if self.lazy_clients is None and memory_format == torch.channels_last:
+            for client in self.clients:
+                client.train.rearrange(memory_format)
+                client.test.rearrange(memory_format)
+            return self
         copies = _COPIES.setdefault(self, WeakValueDictionary())
         there: Self | None = copies.get(str(memory_format))
-        if there is not None:
-            return there
-
-        def converted(samples: Samples) -> Samples:
-            inputs = (t.contiguous(memory_format=memory_format) if t.dim() == 4 else t for t in samples.inputs)
-            return replace(samples, inputs=tuple(inputs))
-
-        clients = self._changed(lambda _, c: ClientData(c.id, converted(c.train), converted(c.test)))
-        made = copies[str(memory_format)] = self._with(clients, self.validation)
-        return made
+        if there is None:
+            there = copies[str(memory_format)] = self._with(self._changed(converted), self.validation)
+        return there
 
     def with_float_inputs(self) -> Self:
         """A copy whose whole-number inputs are floats."""

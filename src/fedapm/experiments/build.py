@@ -244,10 +244,17 @@ def problem(
         device=device,
         protection=protection(experiment.privacy, experiment.solver),
         evaluate_clients=experiment.engine.evaluate_clients,
+        evaluate_train=evaluate_train(experiment),
     )
     if experiment.privacy.samples is not None:
         made.mean_batches = mean_batches([experiment.privacy.samples], experiment.solver.batch_size)
     return made
+
+
+def evaluate_train(experiment: Experiment) -> int | None:
+    """How many training samples of a client evaluations are of at most; None for all."""
+    most = experiment.engine.evaluate_train
+    return None if isinstance(most, str) else most
 
 
 def plan(

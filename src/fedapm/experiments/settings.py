@@ -240,6 +240,9 @@ class EngineSettings:
     """How many clients are evaluated: the same in every round and for every method and seed. Of these are all scores,
     the closing phase, the saved models and the list of clients in a run's files. If not given all clients, or
     1,000 of those that are read when they take part."""
+    evaluate_train: PositiveInt | Literal["all"] = 400
+    """Training samples of a client that its training loss is measured on, at most: the same in every round. Test scores
+    are always of all test samples."""
     checkpoint_every: NonNegativeInt = 10
     """Rounds between checkpoints; 0 saves only when the run stops."""
     save_models: bool = True

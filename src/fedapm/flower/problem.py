@@ -153,6 +153,7 @@ class NodeProblem(Problem):
             rounds=experiment.engine.rounds,
             device=device or experiment.engine.device,
             protection=protection(experiment.privacy, experiment.solver),
+            evaluate_train=build.evaluate_train(experiment),
         )
         self.position = membership.position
         self.alphas = [weighting.alpha(len(data.train), membership.samples, membership.m)]
@@ -162,6 +163,11 @@ class NodeProblem(Problem):
     def task(self, client: int, round: int) -> LocalTask:
         """The client's local problem in a round, with the random streams of its position among all."""
         return replace(super().task(client, round), client=self.position)
+
+    def stream(self, client: int) -> int:
+        """The client's position among all."""
+        del client
+        return self.position
 
 
 def server_problem(

@@ -54,7 +54,21 @@ def sample_sentence(runs: Sequence[Run]) -> str:
 
 def notices(runs: Sequence[Run]) -> str:
     """What is to be known of all scores before any of them is read; empty where there is nothing."""
-    return " ".join(filter(None, (validation_sentence(runs), sample_sentence(runs))))
+    return " ".join(filter(None, (validation_sentence(runs), sample_sentence(runs), train_sentence(runs))))
+
+
+def train_sentence(runs: Sequence[Run]) -> str:
+    """That training loss is of some of the training samples; empty where it is of all."""
+    limits = set()
+    for run in runs:
+        table = settings_of(run).get("engine")
+        most = finite(table.get("evaluate_train")) if isinstance(table, dict) else None
+        if most is not None and any((finite(client.get("train")) or 0) > most for client in run.info["clients"]):
+            limits.add(int(most))
+    if not limits:
+        return ""
+    which = " or ".join(f"{most:,}" for most in sorted(limits))
+    return f"Training loss is of at most {which} training samples of a client (engine.evaluate_train)."
 
 
 def validation_sentence(runs: Sequence[Run]) -> str:

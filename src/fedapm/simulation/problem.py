@@ -96,11 +96,13 @@ class Problem:
         device: str | torch.device = "cpu",
         protection: Protection | None = None,
         evaluate_clients: int | None = None,
+        evaluate_train: int | None = None,
     ) -> None:
         self.protection = protection
         lazy = federation.lazy_clients is not None
         self.evaluated = evaluated_clients(len(federation), evaluate_clients or (EVALUATED if lazy else None))
         """The positions of the clients that evaluations, the closing phase and a run's files are about."""
+        self.evaluate_train = evaluate_train
         self.federation, self.model, self.rule = federation, model, rule or SplitRule()
         self.adapt = adapt or (lambda network, split: (network, split))
         self.solver, self.seed, self.rounds = solver or SGDConfig(), seed, rounds
@@ -146,6 +148,7 @@ class Problem:
             rounds=self.rounds,
             device=self.device,
             protection=self.protection,
+            evaluate_train=self.evaluate_train,
         )
         return other.weighted_as(self.unit, self.mean_batches)
 
@@ -172,6 +175,18 @@ class Problem:
         data = self.federation[client]
         samples = data.train if part == "train" else data.test
         return samples if self.device.type == "cpu" else samples.to(self.device)
+
+    def evaluated_samples(self, client: int) -> torch.Tensor | None:
+        """The positions of the training samples that evaluations are of, the same in all of them; None for all."""
+        size, most = len(self.federation[client].train), self.evaluate_train
+        if most is None or size <= most:
+            return None
+        stream = random.numpy_generator(0, "evaluated samples", self.stream(client))
+        return torch.from_numpy(np.sort(stream.choice(size, size=most, replace=False))).to(self.device)
+
+    def stream(self, client: int) -> int:
+        """The number that a client's random streams are keyed by."""
+        return client
 
     def task(self, client: int, round: int) -> LocalTask:
         """A client's local problem in a round."""

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from fedapm.core.batched import NotBatchable
 from fedapm.core.metrics import BatchedPredictions, Score
+from fedapm.core.samples import Samples
 from fedapm.core.vec import Vec
 from fedapm.simulation.batched.losses import losses
 from fedapm.simulation.batched.network import BatchedNetwork, LinearChain
@@ -39,7 +40,7 @@ def evaluate(
     batched = frozenset(n for part in (u, v) if part.batched for n in part)
 
     def outputs(part: Literal["train", "test"]) -> BatchedPredictions:
-        data = [problem.samples(k, part) for k in clients]
+        data = [_looked_at(problem, k, part) for k in clients]
         inputs = [side_by_side([d.inputs[k] for d in data]) for k in range(len(data[0].inputs))]
         targets = side_by_side([d.targets for d in data])
         sizes = torch.tensor([len(d) for d in data], device=targets.device)
@@ -52,6 +53,12 @@ def evaluate(
     predictions = {"train": outputs("train"), "test": outputs("test")}
     columns = {m.name: m.batched(predictions[m.data]) for m in problem.metrics if m.batched is not None}
     return [{name: column[k] for name, column in columns.items()} for k in range(len(clients))]
+
+
+def _looked_at(problem: Problem, client: int, part: Literal["train", "test"]) -> Samples:
+    samples = problem.samples(client, part)
+    some = problem.evaluated_samples(client) if part == "train" else None
+    return samples if some is None else samples[some]
 
 
 def _loss(logits: Tensor, targets: Tensor, present: Tensor) -> list[Score]:

@@ -112,11 +112,12 @@ def evaluate_client(
     load_model(problem, algorithm, client, state, broadcast, view)
     network = problem.network(client)
     train, test = problem.samples(client, "train"), problem.samples(client, "test")
-    on_train = network.predict(train)
+    some = problem.evaluated_samples(client)
+    on_train = network.predict(train, some)
     on_test = network.predict(test) if len(test) else test.targets.new_empty((0, 1))
     check_classes(problem.federation[client].id, on_train, train, test)
     predictions = {
-        "train": Predictions(on_train, train.targets, network.loss),
+        "train": Predictions(on_train, train.targets if some is None else train.targets[some], network.loss),
         "test": Predictions(on_test, test.targets, network.loss),
     }
     classified = train.classified and test.classified
