@@ -22,7 +22,8 @@ HOSTILE = hostile_clients(CLIENTS, 0)
 ROBUST = {
     "trimmed-mean": {"aggregate": "trimmed-mean", "trim": 0.25},
     "geometric-median": {"aggregate": "geometric-median"},
-    "centered-clipping": {"aggregate": "centered-clipping", "clip": 0.2},
+    # what is clipped still counts, so the limit that Flower has by default leaves out what is far too long
+    "centered-clipping": {"aggregate": "centered-clipping", "clip": 0.3, "norm_limit": 50.0},
 }
 
 
@@ -53,9 +54,7 @@ def clean() -> float:
 def test_a_robust_mean_loses_two_points_at_most(rule, attack):
     assert len(HOSTILE) == CLIENTS // 5
     assert clean() > 80
-    # what is clipped still counts, in the direction that it has
-    most = 3 if rule == "centered-clipping" else 2
-    assert accuracy(ROBUST[rule], attack) > clean() - most
+    assert accuracy(ROBUST[rule], attack) > clean() - 2
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
