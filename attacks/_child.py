@@ -107,12 +107,13 @@ def warm(body: Callable[[], None], said: Path) -> None:
         body: A command that works.
         said: A file for what it prints.
     """
-    before = signal.getsignal(signal.SIGINT)
+    before, threads = signal.getsignal(signal.SIGINT), threading.enumerate()
     with said.open("w") as file, redirect_stdout(file), redirect_stderr(file), suppress(SystemExit):
         body()
     signal.signal(signal.SIGINT, before)
-    if threading.active_count() > 1:
-        raise RuntimeError(f"a command left threads behind: {threading.enumerate()}.")
+    # children would find the locks that such a thread holds, but not the thread
+    if left := [thread for thread in threading.enumerate() if thread not in threads]:
+        raise RuntimeError(f"a command left threads behind: {left}.")
     # otherwise each child goes through all of it whenever it collects garbage, and copies it
     gc.collect()
     gc.freeze()

@@ -63,7 +63,7 @@ def test_a_sample_of_the_attacks_finds_nothing(tmp_path: Path) -> None:
         "attacks",
         "--quick",
         "--jobs",
-        "1",
+        "2",
         *only,
         "--json",
         str(tmp_path / "attack.json"),

@@ -110,7 +110,9 @@ def test_in_single_precision_the_difference_stays_below_a_hundred_thousandth(nam
 
 
 @pytest.mark.parametrize("name", ["fedapm", "fedavg", "scaffold", "ditto"])
-@pytest.mark.parametrize("extra", [{"momentum": 0.5}, {"batch_size": 0}, {"epochs": 1, "batch_size": 7}])
+@pytest.mark.parametrize(
+    "extra", [{"momentum": 0.5}, {"batch_size": 0, "clip_norm": 0.3}, {"epochs": 1, "batch_size": 7}]
+)
 def test_side_by_side_knows_every_setting_of_the_solver(clients, name, extra):
     alone, _, _ = run(clients, name, SequentialEngine, rounds=3, weights="samples", **extra)
     many, _, engine = run(clients, name, VectorizedEngine, rounds=3, weights="samples", **extra)

@@ -58,3 +58,12 @@ def clip(grads: list[Tensor], norm: float) -> None:
     """Shorten a gradient to a length, in place, where it is longer."""
     length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
     torch._foreach_mul_(grads, torch.clamp(norm / (length + 1e-6), max=1.0))
+
+
+@torch.no_grad()
+def clip_each(grads: list[Tensor], norm: float) -> None:
+    """The same for every client of several: a gradient has a row for each."""
+    lengths = torch.stack([grad.flatten(1).square().sum(1) for grad in grads]).sum(0).sqrt()
+    factors = torch.clamp(norm / (lengths + 1e-6), max=1.0)
+    for grad in grads:
+        grad *= factors.view(-1, *[1] * (grad.dim() - 1))

@@ -94,7 +94,6 @@ class SGDConfig:
         """The setting that lets clients be trained only one by one, in words; None where there is none."""
         reasons = {
             "AdamW's running means (solver.optimizer)": self.adaptive,
-            "the length of each gradient (solver.clip_norm)": self.clip_norm is not None,
             "adding up gradients (solver.accumulate)": (self.accumulate or 1) > 1,
             "bfloat16 (solver.precision)": self.precision == "bfloat16",
             "what the optimizer keeps between rounds (solver.keep_state)": bool(self.keep_state),

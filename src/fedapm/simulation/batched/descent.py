@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedapm.core.batched import BatchedVec, PerClient, Rows, rows_of
+from fedapm.core.moments import clip_each
 from fedapm.core.network import Loss, Network, OwnLoss
 from fedapm.core.objective import Objective
 from fedapm.core.solver import sgd_step
@@ -50,6 +51,7 @@ class Descent:
         *,
         lr: float = 0.0,
         momentum: float = 0.0,
+        clip_norm: float | None = None,
         batch_size: int = 0,
         streams: Sequence[torch.Generator] = (),
         drops: Sequence[torch.Generator] | None = None,
@@ -66,13 +68,14 @@ class Descent:
             data: The clients' samples.
             lr: The step size.
             momentum: The share of the last step's direction that is kept.
+            clip_norm: The longest gradient of a client; any length if not given.
             batch_size: Samples in a step; 0 takes all of them.
             streams: Draws the order of each client's samples.
             drops: Draws each client's dropout masks, where the network has dropout.
             loss: Another loss than the network's.
         """
         self.network, self.names, self.terms, self.data = network, start.names, terms, data
-        self.lr, self.momentum, self.batch_size = lr, momentum, batch_size
+        self.lr, self.momentum, self.clip_norm, self.batch_size = lr, momentum, clip_norm, batch_size
         self.loss: Loss = loss or network.loss
         self._streams, self._drops, self._program = list(streams), None if drops is None else list(drops), program
         self._p = [t.detach().clone(memory_format=torch.contiguous_format) for t in start.values()]
@@ -214,6 +217,8 @@ class Descent:
         found: Tensor | None = None
         for index, part in self._even_parts(batch, self.loss, draws=self._drops is not None):
             grads, losses = self._gradient(part, self.loss, self._masks(part))
+            if self.clip_norm is not None:
+                clip_each(grads, self.clip_norm)
             self._move(part.rows, grads)
             if isinstance(index, slice):
                 found = losses

@@ -60,7 +60,7 @@ class Stacked:
     def of(cls, inputs: Sequence[tuple[Tensor, ...]], targets: Sequence[Tensor]) -> Stacked:
         """From each client's inputs and targets."""
         columns = tuple(side_by_side(list(column)) for column in zip(*inputs, strict=True))
-        return cls(columns, side_by_side(list(targets)), tuple(len(t) for t in targets))
+        return cls(columns, side_by_side(list(targets)), tuple(t.shape[0] for t in targets))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -79,7 +79,7 @@ class Stacked:
         """Some samples of each client, in the order of their positions."""
         order = side_by_side(list(samples)).to(self.targets.device)
         inputs = tuple(_arranged(values, order) for values in self.inputs)
-        return Stacked(inputs, _arranged(self.targets, order), tuple(len(chosen) for chosen in samples))
+        return Stacked(inputs, _arranged(self.targets, order), tuple(chosen.shape[0] for chosen in samples))
 
     def epoch(self, size: int, streams: Sequence[torch.Generator], ordered: bool) -> Iterator[Batch]:
         """One pass in random order; who has no more batches is left out of those that follow.
@@ -90,12 +90,19 @@ class Stacked:
             ordered: Whether the order matters even within a single batch.
         """
         orders = [torch.randperm(n, generator=stream) for n, stream in zip(self.sizes, streams, strict=True)]
-        bounds = [batch_bounds(n, size) for n in self.sizes]
+        of_size = {n: batch_bounds(n, size) for n in {*self.sizes}}
+        bounds = [of_size[n] for n in self.sizes]
         steps = max(map(len, bounds))
         if steps == 1 and not ordered:
             yield self.whole()
             return
         mixed = self.taken(orders)
+        if self.sizes.count(self.sizes[0]) == len(self):
+            everybody = slice(0, len(self))
+            for first, last in bounds[0]:
+                inputs = tuple(values[:, first:last] for values in mixed.inputs)
+                yield Batch(everybody, inputs, mixed.targets[:, first:last], (last - first,) * len(self))
+            return
         for step in range(steps):
             places = [k for k, own in enumerate(bounds) if len(own) > step]
             active = [bounds[k][step] for k in places]

@@ -113,6 +113,7 @@ class BatchedTask:
             loss,
             lr=self.step_size(lr),
             momentum=self.solver.momentum,
+            clip_norm=self.solver.clip_norm,
             batch_size=self.solver.batch_size if batch is None else 0,
             streams=[self._streams[k] for k in places],
             drops=self._drops(places) if program.draws else None,
