@@ -8,9 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from fedapm.experiments import build
+from fedapm.experiments.run import execute
 from fedapm.runs import folder
 from fedapm.runs.config import changed_settings, read_config, write_config
-from fedapm.runs.folder import check_settings, is_done, is_locked, locked, refuse_foreign, refuse_to_overwrite, rewind
+from fedapm.runs.folder import (
+    check_settings,
+    entered,
+    is_done,
+    is_locked,
+    locked,
+    refuse_foreign,
+    refuse_to_overwrite,
+    rewind,
+)
 from fedapm.runs.records import JsonLines, write_info
 from tests.helpers.cli import QUICK, assert_refused, fedapm
 from tests.helpers.unit import refused
@@ -126,3 +137,26 @@ def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[engine")
     with refused(str(tmp_path / "config.toml"), "not valid TOML"):
         read_config(tmp_path)
+
+
+def test_a_command_removes_what_a_killed_one_half_wrote_and_nothing_else(tmp_path: Path) -> None:
+    half = [tmp_path / ".report.html.ab12cd34.tmp", tmp_path / ".compare.json.ab12_d34.tmp"]
+    others = [tmp_path / ".mine.tmp", tmp_path / ".mine.ab12cd34.tmp", tmp_path / "below" / ".report.html.ab12cd34.tmp"]
+    others[-1].parent.mkdir()
+    for path in (*half, *others):
+        path.write_text("half")
+    with entered(tmp_path):
+        assert not any(path.exists() for path in half)
+    assert all(path.exists() for path in others)
+
+
+def test_a_finished_run_forgets_the_lock_of_a_process_that_was_killed(tmp_path: Path) -> None:
+    spec = build.plan(build.resolve({"data": {"clients": 2}, "engine": {"rounds": 1}, "solver": {"epochs": 1}}))
+    execute(spec, tmp_path / "run", progress=False)
+    lock = tmp_path / ".run.lock"
+    lock.write_text("123456\n")
+    assert is_done(tmp_path / "run", spec.settings, "no")
+    assert not lock.exists()
+    with locked(tmp_path / "run"):
+        assert is_done(tmp_path / "run", spec.settings, "no")
+        assert lock.exists()

@@ -17,7 +17,10 @@ from fedapm.errors import FedapmError
 from fedapm.runs.config import changed_settings, read_config
 from fedapm.runs.files import is_leftover, read_json
 from fedapm.runs.layout import (
+    CARD,
+    CARD_TEXT,
     CHECKPOINTS,
+    COMPARE_INFO,
     CONFIG,
     CONTRIBUTIONS,
     ENGINE,
@@ -27,11 +30,16 @@ from fedapm.runs.layout import (
     LOGS,
     MESSAGES,
     MLFLOW,
+    PAPER_INFO,
+    REPORT,
     ROUNDS,
     ROWS,
     SESSIONS,
     SPLIT,
     SPLIT_INFO,
+    STUDY_INFO,
+    SUMMARY,
+    SWEEP_INFO,
     TENSORBOARD,
     TIMINGS,
     TRANSFORM,
@@ -98,11 +106,28 @@ def locked(
 def entered(folder: Path) -> Iterator[None]:
     """Hold a folder for a whole command: what the command calls may lock it again."""
     with locked(folder):
+        _remove_half_written(folder)
         token = _HELD.set(_HELD.get() | {_lock_path(folder)})
         try:
             yield
         finally:
             _HELD.reset(token)
+
+
+def _remove_half_written(folder: Path) -> None:
+    """Remove what a command that was killed left of the files that every folder of results has; other names stay."""
+    names = (REPORT, CARD, CARD_TEXT, SESSIONS, SUMMARY, COMPARE_INFO, SWEEP_INFO, PAPER_INFO, STUDY_INFO)
+    for name in names:
+        for path in folder.glob(f".{name}.????????.tmp"):
+            path.unlink(missing_ok=True)
+
+
+def _forget_lock(folder: Path) -> None:
+    """Remove the lock of a folder if the process that held it was killed."""
+    path = _lock_path(folder)
+    if path.exists():
+        with suppress(Timeout, OSError), FileLock(path, timeout=0):
+            path.unlink(missing_ok=True)
 
 
 def _sign(path: Path, folder: Path) -> None:
@@ -280,6 +305,8 @@ def is_done(
     check_settings(folder, settings, advice)
     if info is not None:
         check_same_run(folder, info, advice)
+    # nobody will take it over, because nobody runs this any more
+    _forget_lock(folder)
     return True
 
 
