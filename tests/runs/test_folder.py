@@ -21,6 +21,7 @@ from fedapm.runs.folder import (
     refuse_foreign,
     refuse_to_overwrite,
     rewind,
+    tidy,
 )
 from fedapm.runs.records import JsonLines, write_info
 from tests.helpers.cli import QUICK, assert_refused, fedapm
@@ -159,4 +160,10 @@ def test_a_finished_run_forgets_the_lock_of_a_process_that_was_killed(tmp_path: 
     assert not lock.exists()
     with locked(tmp_path / "run"):
         assert is_done(tmp_path / "run", spec.settings, "no")
+        tidy(tmp_path)
         assert lock.exists()
+    lock.write_text("123456\n")
+    (tmp_path / "run" / ".any.json.ab12cd34.tmp").write_text("half")
+    tidy(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert not list((tmp_path / "run").glob("*.tmp"))

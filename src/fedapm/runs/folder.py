@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from fedapm.errors import FedapmError
 from fedapm.runs.config import changed_settings, read_config
-from fedapm.runs.files import is_leftover, read_json
+from fedapm.runs.files import is_leftover, read_json, remove_leftovers
 from fedapm.runs.layout import (
     CARD,
     CARD_TEXT,
@@ -37,12 +37,15 @@ from fedapm.runs.layout import (
     SESSIONS,
     SPLIT,
     SPLIT_INFO,
+    SPLIT_PICTURE,
     STUDY_INFO,
     SUMMARY,
     SWEEP_INFO,
     TENSORBOARD,
     TIMINGS,
     TRANSFORM,
+    TUNE_INFO,
+    TUNED,
 )
 from fedapm.runs.records import JsonLines, is_run, load_run
 from fedapm.runs.schema import RoundLine
@@ -116,18 +119,24 @@ def entered(folder: Path) -> Iterator[None]:
 
 def _remove_half_written(folder: Path) -> None:
     """Remove what a command that was killed left of the files that every folder of results has; other names stay."""
-    names = (REPORT, CARD, CARD_TEXT, SESSIONS, SUMMARY, COMPARE_INFO, SWEEP_INFO, PAPER_INFO, STUDY_INFO)
-    for name in names:
+    common = (REPORT, CARD, CARD_TEXT, SESSIONS, SUMMARY, TUNED, SPLIT_PICTURE)
+    for name in (*common, COMPARE_INFO, SWEEP_INFO, TUNE_INFO, SPLIT_INFO, PAPER_INFO, STUDY_INFO):
         for path in folder.glob(f".{name}.????????.tmp"):
             path.unlink(missing_ok=True)
 
 
-def _forget_lock(folder: Path) -> None:
-    """Remove the lock of a folder if the process that held it was killed."""
-    path = _lock_path(folder)
-    if path.exists():
-        with suppress(Timeout, OSError), FileLock(path, timeout=0):
-            path.unlink(missing_ok=True)
+def tidy(folder: Path) -> None:
+    """Remove what killed processes left below a folder of ours: half-written files, and locks that nobody holds."""
+    remove_leftovers(folder)
+    for lock in folder.rglob(LOCK.format(name="*")):
+        _forget(lock)
+
+
+def _forget(lock: Path) -> None:
+    """Remove a lock if the process that held it was killed."""
+    if lock.exists():
+        with suppress(Timeout, OSError), FileLock(lock, timeout=0):
+            lock.unlink(missing_ok=True)
 
 
 def _sign(path: Path, folder: Path) -> None:
@@ -306,7 +315,7 @@ def is_done(
     if info is not None:
         check_same_run(folder, info, advice)
     # nobody will take it over, because nobody runs this any more
-    _forget_lock(folder)
+    _forget(_lock_path(folder))
     return True
 
 

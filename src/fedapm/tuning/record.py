@@ -9,7 +9,8 @@ from typing import Any
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
 from fedapm.runs.config import changed_settings
-from fedapm.runs.files import remove_leftovers, write_json
+from fedapm.runs.files import write_json
+from fedapm.runs.folder import tidy
 from fedapm.runs.layout import TRIALS, TRIALS_DATABASE, TUNE_INFO
 from fedapm.runs.schema import TuneInfo, read
 from fedapm.tuning.method_search import MethodSearch
@@ -41,7 +42,7 @@ def begin(out: Path, options: Options, searches: Sequence[MethodSearch], clients
     if (out / TUNE_INFO).is_file():
         before = _check_same(out, content)
         workers = max(workers, int(before.get("workers", 1)))
-        remove_leftovers(out)
+        tidy(out)
     if (out / TRIALS).exists() and not (out / TRIALS_DATABASE).is_file():
         raise FedapmError(f"{out} has trials but no {TRIALS_DATABASE}, so it cannot be continued; use another folder.")
     # where a trial depends on earlier ones, it matters which of them finished first

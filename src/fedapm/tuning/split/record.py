@@ -11,7 +11,8 @@ from fedapm.core.candidates import SplitCandidate
 from fedapm.errors import FedapmError
 from fedapm.report.split.search import SplitRow, SplitSearch, read_search
 from fedapm.runs.config import changed_settings
-from fedapm.runs.files import read_json, remove_leftovers, write_json
+from fedapm.runs.files import read_json, write_json
+from fedapm.runs.folder import tidy
 from fedapm.runs.layout import SPLIT_INFO
 from fedapm.tuning.split.ladder import Rung
 from fedapm.tuning.split.scores import Score
@@ -53,7 +54,7 @@ class SearchRecord:
         if (folder / SPLIT_INFO).is_file():
             old = read_json(folder / SPLIT_INFO)
             self._check_same(old)
-            remove_leftovers(folder)
+            tidy(folder)
             for row in old.get("scores", ()):
                 self.scores[row["candidate"], row["rounds"], row["seed"]] = Score.from_dict(row)
 
