@@ -22,7 +22,7 @@ from fedapm.report import write_report
 from fedapm.report.card import write_card
 from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import read_json, write_json
-from fedapm.runs.folder import locked, refuse_foreign
+from fedapm.runs.folder import locked, refuse_foreign, tidy
 from fedapm.runs.layout import PAPER_COMPARE, PAPER_FRACTION, PAPER_INFO, PAPER_RHO, PAPER_TUNE
 
 logger = logging.getLogger(__name__)
@@ -126,6 +126,7 @@ class Paper:
             changed = sorted(k for k in {*before, *asked} if before.get(k) != asked.get(k))
             if changed:
                 raise FedapmError(f"{self.out} was begun with other {', '.join(changed)}; use another folder.")
+            tidy(self.out)
             return
         refuse_foreign(self.out, PAPER_INFO, "paper")
         # refuse what is wrong before anything is left behind

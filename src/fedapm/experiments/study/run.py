@@ -16,7 +16,7 @@ from fedapm.experiments.study.part import Part, parts
 from fedapm.experiments.study.settings import Case, Study
 from fedapm.report.study.lines import Line, read_lines, write_lines
 from fedapm.runs.files import read_json, write_json
-from fedapm.runs.folder import locked, refuse_foreign
+from fedapm.runs.folder import locked, refuse_foreign, tidy
 from fedapm.runs.layout import STUDY_INFO, SUMMARY
 from fedapm.simulation.workers import cores
 from fedapm.version import __version__
@@ -79,6 +79,7 @@ class StudyRun:
                 more = f" The data of {', '.join(list(missing)[1:])} is missing, too." if len(missing) > 1 else ""
                 raise FedapmError(f"[cases.{name}]: {why}{more} Or leave it out with --only.")
             self._begin(write=True)
+            tidy(self.out)
             costs = measured(cases, self.out, self.root, keep=True)
             todo = self.parts(cases)
             if said is not None:
