@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from attacks._child import warm
 from attacks.registry import all_attacks
 from attacks.tally import Outcome, Tally, code_digest, held_before, table, write
 
@@ -55,6 +58,21 @@ def test_every_attack_has_a_name_and_a_unit() -> None:
     assert {"crash points", "kills", "inputs"} <= {attack.unit for attack in found}
 
 
+def test_a_command_may_leave_no_thread_but_those_that_were_there(tmp_path: Path) -> None:
+    """Attacks that are made two at a time have one that ends them with their parent."""
+    over = threading.Event()
+    before = threading.Thread(target=over.wait, daemon=True)
+    left = threading.Thread(target=over.wait, daemon=True)
+    before.start()
+    try:
+        warm(lambda: None, tmp_path / "said")
+        with pytest.raises(RuntimeError, match="left threads behind"):
+            warm(left.start, tmp_path / "said")
+    finally:
+        over.set()
+        gc.unfreeze()
+
+
 def test_a_sample_of_the_attacks_finds_nothing(tmp_path: Path) -> None:
     only = [word for name in SAMPLE for word in ("--only", name)]
     command = [
@@ -63,7 +81,7 @@ def test_a_sample_of_the_attacks_finds_nothing(tmp_path: Path) -> None:
         "attacks",
         "--quick",
         "--jobs",
-        "2",
+        "1",
         *only,
         "--json",
         str(tmp_path / "attack.json"),

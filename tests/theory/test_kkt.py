@@ -51,16 +51,16 @@ def test_fedapm_reaches_the_kkt_point(known, solved):
 
 
 @pytest.mark.parametrize(
-    ("options", "fraction", "rounds"),
+    ("kind", "options", "fraction", "rounds"),
     [
-        ({"v_at": "shared", "u_start": "shared"}, 1.0, 100),
-        ({"v_at": "local", "u_start": "local"}, 0.5, 200),
-        ({"relax": 1.6}, 0.5, 200),
-        ({"phases": "joint", "v_at": "shared", "u_start": "shared"}, 0.5, 200),
+        ("logistic", {"v_at": "shared", "u_start": "shared"}, 1.0, 100),
+        ("quadratic", {"v_at": "local", "u_start": "local"}, 0.5, 200),
+        ("logistic", {"relax": 1.6}, 0.5, 200),
+        ("logistic", {"phases": "joint", "v_at": "shared", "u_start": "shared"}, 0.5, 200),
     ],
 )
-def test_so_it_does_from_other_starts_and_with_half_of_the_clients(known, options, fraction, rounds):
-    method = replace(EXACT, **options)
+def test_so_it_does_from_other_starts_and_with_half_of_the_clients(kind, options, fraction, rounds):
+    known, method = convex(kind), replace(EXACT, **options)
     problem = known.problem(method, SGDConfig(weight_decay=known.ridge, **FULL))
     progress, _ = run(problem, method, rounds, fraction)
     assert residual(problem, method, progress) <= 1e-6
@@ -93,10 +93,18 @@ def test_paper_sign_of_drift(known, solved):
 
 
 @pytest.mark.parametrize(
-    "options", [{"theta": 1.0}, {"theta": "auto"}, {"rho": "auto", "kappa": 0.5}, {"rho": "balanced", "kappa": 0.5}]
+    ("kind", "options"),
+    [
+        ("quadratic", {"theta": 1.0}),
+        ("logistic", {"theta": 1.0}),
+        ("logistic", {"theta": "auto"}),
+        ("quadratic", {"rho": "auto", "kappa": 0.5}),
+        ("logistic", {"rho": "balanced", "kappa": 0.5}),
+    ],
 )
-def test_the_participants_mean_reaches_the_same_point(known, options):
+def test_the_participants_mean_reaches_the_same_point(kind, options):
     """With 30% of the clients a round: the solution, H → 0 because the duals sum to zero."""
+    known = convex(kind)
     method = replace(EXACT, **{"theta": "auto", **options}, mu=0.5, v_at="shared", u_start="shared")
     problem = known.problem(method, SGDConfig(weight_decay=known.ridge, **FULL))
     progress, records = run(problem, method, 220, 0.3)
