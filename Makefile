@@ -61,12 +61,13 @@ lint: $(VENV)/.dev                      ## style, types, architecture, files for
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/shellcheck docker/federation .ci/run
 
-bench: $(VENV)/.base                    ## speed, scale and profile; QUICK=--quick for a short one
+bench: $(VENV)/.base                    ## speed, scale, profile, runs side by side; QUICK=--quick for a short one
 	$(BIN)/python benchmarks/speed.py $(QUICK)
 	$(BIN)/python benchmarks/methods.py $(QUICK)
 	$(BIN)/python benchmarks/scale.py $(QUICK)
 	$(BIN)/python benchmarks/population.py $(QUICK)
 	$(BIN)/python benchmarks/profile_round.py $(QUICK)
+	$(BIN)/python benchmarks/side_by_side.py $(QUICK)
 
 bench-flower: $(VENV)/.dev              ## what a round on Flower costs beside the training
 	$(BIN)/python benchmarks/deployment.py $(QUICK)

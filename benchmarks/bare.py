@@ -4,7 +4,7 @@ Tensors in memory, contiguous pictures, batches by index, torch's own optimiser,
 bookkeeping. Only the draws come from fedapm, so that both train the same clients on the same batches and the results
 can be compared. It is started by speed.py and talks through its standard input and output:
 
-    python bare.py '{"workload": {...}, "method": "fedavg" | "fedapm"}'
+    python bare.py '{"workload": {...}, "method": "fedavg" | "fedapm", "device": "cpu"}'
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from turns import Turns
-from workloads import Workload, network, samples, warm_up
+from workloads import Workload, finish, network, samples, warm_up
 
 from fedapm.core.random import torch_generator
 from fedapm.simulation.sampling import Sampling
@@ -42,11 +42,12 @@ class Bare:
 
     phases = 1
 
-    def __init__(self, work: Workload) -> None:
+    def __init__(self, work: Workload, device: str = "cpu") -> None:
         self.work = work
-        self.data = [samples(work, client) for client in range(work.clients)]
+        self.data = [tuple(part.to(device) for part in samples(work, client)) for client in range(work.clients)]
         self.network = network(work)
         warm_up(self.network, work)
+        self.network.to(device)
         self.parameters = list(self.network.parameters())
         self.steps = 0
         self.last = 0
@@ -110,8 +111,8 @@ class FedAPM(Bare):
 
     phases = 2
 
-    def __init__(self, work: Workload) -> None:
-        super().__init__(work)
+    def __init__(self, work: Workload, device: str = "cpu") -> None:
+        super().__init__(work, device)
         named = list(self.network.named_parameters())
         layers = tuple(f"{layer}." for layer in work.personal)
         self.v = [p for n, p in named if n.startswith(layers)]
@@ -159,7 +160,8 @@ def main() -> None:
     turns = Turns()
     asked = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    bare = METHODS[asked["method"]](Workload.of(asked["workload"]))
+    device = asked.get("device", "cpu")
+    bare = METHODS[asked["method"]](Workload.of(asked["workload"]), device)
 
     turns.ready(loss=bare.loss())
     number = 0
@@ -167,6 +169,7 @@ def main() -> None:
         turns.wait()
         number, before = number + 1, bare.steps
         bare.round(number)
+        finish(device)
         done = bare.steps - before
         turns.done(lambda done=done: {"steps": done, "loss": bare.loss()})
 

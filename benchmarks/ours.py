@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from bare import RHO, SIGMA
 from turns import Turns
-from workloads import Workload, samples, tiny
+from workloads import Workload, finish, network, samples
 
-from fedapm import FedAPM, FedAvg
+from fedapm import FedAlt, FedAPM, FedAvg
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.metrics import summarize
 from fedapm.core.record import RoundRecord
@@ -34,8 +35,16 @@ from fedapm.simulation.problem import Problem
 from fedapm.simulation.sampling import Sampling
 from fedapm.simulation.state import RunState
 
-METHODS: dict[str, Callable[[], Algorithm]] = {"fedavg": FedAvg, "fedapm": FedAPM}
+METHODS: dict[str, Callable[[], Algorithm]] = {
+    "fedavg": FedAvg,
+    # what the bare loop computes: the paper's mean, and fixed weights of the terms
+    "fedapm": lambda: FedAPM(server="all", rho=RHO, sigma=SIGMA),
+    "fedapm-default": FedAPM,
+    "fedalt": FedAlt,
+}
 NEVER = 10**9
+EVALUATED = 400
+"""Training samples of a client that its loss is measured on: the default of ``engine.evaluate_train``."""
 
 
 def federation(work: Workload) -> Federation:
@@ -48,12 +57,15 @@ def federation(work: Workload) -> Federation:
     return Federation(ClientData(str(k), part(k, "train"), part(k, "test")) for k in range(work.clients))
 
 
-def problem(work: Workload, method: Algorithm, data: Federation) -> Problem:
+def problem(work: Workload, method: Algorithm, data: Federation, seed: int = 0, device: str = "cpu") -> Problem:
     """The workload as a problem, from the same start as every other contender."""
     torch.manual_seed(0)
-    module = CNN() if work.name == "cnn" else tiny()
+    module = CNN() if len(work.shape) > 1 else network(work)
     solver = SGDConfig(lr=work.lr, epochs=work.epochs, batch_size=work.batch)
-    return Problem(data, module, SplitRule(personal=work.personal), adapt=method.adapt, solver=solver)
+    rule = SplitRule(personal=work.personal)
+    return Problem(
+        data, module, rule, adapt=method.adapt, solver=solver, seed=seed, device=device, evaluate_train=EVALUATED
+    )
 
 
 def engine(name: str, workers: int, problem: Problem, method: Algorithm) -> LocalEngine:
@@ -63,9 +75,9 @@ def engine(name: str, workers: int, problem: Problem, method: Algorithm) -> Loca
     return VectorizedEngine(problem, method) if name == "vectorized" else SequentialEngine(problem, method)
 
 
-def loop(work: Workload, method: Algorithm, name: str, workers: int = 1) -> Loop:
+def loop(work: Workload, method: Algorithm, name: str, workers: int = 1, seed: int = 0, device: str = "cpu") -> Loop:
     """Rounds without end that evaluate nothing by themselves."""
-    learnt = problem(work, method, federation(work))
+    learnt = problem(work, method, federation(work), seed, device)
     schedule = Schedule(NEVER, Sampling(count=work.selected), NEVER)
     return Loop(learnt, method, schedule, engine(name, workers, learnt, method))
 
@@ -86,6 +98,7 @@ class Contender(Callback):
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Say what the round took and wait for the next."""
         del seconds
+        finish(str(self.loop.problem.device))
         self.turns.done(lambda: {"steps": self._steps(record), "loss": self.loss(state, record["selected"][-1])})
         self.wait(state)
 
@@ -123,7 +136,9 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     work, method = Workload.of(asked["workload"]), METHODS[asked["method"]]()
-    runs = loop(work, method, asked["engine"], asked.get("workers", 1))
+    runs = loop(
+        work, method, asked["engine"], asked.get("workers", 1), asked.get("seed", 0), asked.get("device", "cpu")
+    )
     contender = Contender(turns, work, runs)
     runs.callbacks = [contender]
     start = runs.state

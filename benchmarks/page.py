@@ -17,7 +17,6 @@ from typing import Any
 import plots
 from profile_round import table as operators
 from speed import LABELS
-from speed import targets as speed_targets
 
 from fedapm.runs.files import read_json, write_atomic
 
@@ -81,7 +80,7 @@ def targets(results: Results) -> str:
             f"{one['sense']} {one['limit']:g}",
             {True: "met", False: "missed", None: ""}[one["met"]],
         ]
-        for one in speed_targets(results["groups"], results["machine"]["cores"])
+        for one in results["targets"]
     ]
     return table(["ratio", "measured", "aim", ""], rows)
 
@@ -170,6 +169,35 @@ def arithmetic(results: Results) -> str:
         f"{short(results['sgemm'] / 1e9)} GFLOP/s that a product of two large matrices reaches on the same core. "
         f"At that rate the round would take {short(results['floor_seconds'])} s."
     )
+
+
+KERNELS = {
+    "convolution": "forward and backward, in oneDNN",
+    "matrix products": "the fully connected layers",
+    "pooling": "maxima of windows, and where they were",
+}
+AROUND = {
+    "elementwise": "rectifiers, the step with dual and proximal term, zeroing",
+    "taking batches": "samples by index, parameters in and out of the network",
+    "loss": "softmax and cross-entropy",
+    "other operators": "shapes, views, what autograd adds up",
+    "Python": "the interpreter between two operators, and the profiler",
+}
+
+
+def kinds(results: Results) -> str:
+    """The sum of a round's kernels, and line by line what the round takes beside them."""
+    found, total = results["kinds"], results["profiled_seconds"]
+    kernels = sum(found[name] for name in KERNELS)
+
+    def line(name: str, what: str, seconds: float) -> list[str]:
+        return [name, what, short(seconds), f"{seconds / total:.1%}"]
+
+    rows = [line(name, what, found[name]) for name, what in KERNELS.items()]
+    rows.append(line("**the kernels**", "", kernels))
+    rows += [line(name, what, found[name]) for name, what in AROUND.items()]
+    rows.append(line("**the round**", "", total))
+    return table(["part", "what it is", "seconds", "share"], rows, left=2)
 
 
 def populations(cases: list[Results]) -> str:
@@ -287,6 +315,55 @@ def lazily(results: Results) -> str:
     return table(head, rows, left=2)
 
 
+def side_by_side(results: Results) -> str:
+    """A comparison with one worker and with several."""
+    rows = [
+        [
+            "one after the other" if row["workers"] == 1 else f"{row['workers']} at a time",
+            *(short(row[kind][which]) for kind in ("wall", "cpu") for which in ("best", "median")),
+        ]
+        for row in results["rows"]
+    ]
+    ratios, runs = results["ratios"], len(results["methods"].split(",")) * len(results["seeds"].split(","))
+    met = "met" if ratios["best"] <= results["limit"] else "missed"
+    said = (
+        f"{runs} runs of {results['rounds']} rounds, {results['turns']} times each in turn. Wall time with several is "
+        f"{short(ratios['best'])} of that with one (of medians {short(ratios['median'])}); "
+        f"at most {results['limit']:g} is aimed at: {met}. "
+        f"The load average was {results['machine']['load_before']:g} before it and "
+        f"{results['load_after']:g} after it; above the number of cores ({results['machine']['cores']}) other programs "
+        "were at work, and the wall times are theirs, too."
+    )
+    return f"{table(['runs', 'wall s', 'median', 'CPU s', 'median'], rows)}\n\n{said}"
+
+
+def accuracy(results: Results) -> str:
+    """Rounds and processor time until a level is reached."""
+    parts = []
+    for group in results["groups"]:
+        rows = [
+            [
+                row["name"],
+                f"{row['lr']:g}",
+                f"{row['reached']} of {group['seeds']}",
+                "" if row["rounds"] is None else f"{row['rounds']:.1f}",
+                "" if row["cpu"] is None else short(row["cpu"]),
+                short(1e3 * row["cpu_round"]),
+                f"{row['last']:.3f}",
+            ]
+            for row in group["contenders"]
+        ]
+        work = group["workload"]
+        note = (
+            f"{group['title']}: until clients are right {group['level']:.0%} of the time; {work['selected']} of "
+            f"{work['clients']} clients in a round, {work['samples']:,} samples each, {work['epochs']} epochs a phase."
+        )
+        head = ["contender", "step size", "reached", "rounds", "CPU s", "CPU ms a round", "accuracy at the end"]
+        parts.append(f"{note}\n\n{table(head, rows)}")
+    parts += ["\n".join(f"- {line}" for line in results["remarks"])] if results["remarks"] else []
+    return "\n\n".join(parts)
+
+
 def blocks(
     speeds: Results,
     scales: Results,
@@ -295,6 +372,8 @@ def blocks(
     startups: Results,
     by_method: Results,
     lazy: Results,
+    comparisons: Results,
+    races: Results,
 ) -> dict[str, str]:
     """What belongs between the markers."""
     single, several = tiny_cases(scales)
@@ -315,6 +394,7 @@ def blocks(
         "remarks": remarks(speeds),
         "arithmetic": arithmetic(profile),
         "operators": operators(profile),
+        "kinds": kinds(profile),
         "figure-profile": figure("profile", "Shares of a round by sort of work"),
         "populations": populations(single),
         "figure-population": figure("population", "Time of a round and peak of memory against the number of clients"),
@@ -327,6 +407,8 @@ def blocks(
         "deployment": deployed(deployment),
         "messages": messages(deployment),
         "startup": startup(startups),
+        "side-by-side": side_by_side(comparisons),
+        "time-to-accuracy": accuracy(races),
         "large": large([case for case in scales["cases"] if case["kind"] == "cnn"]),
     }
 
@@ -345,8 +427,18 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--allow-quick", action="store_true", help="take results of quick runs, to try the page")
     given = parser.parse_args()
-    names = ("speed", "scale", "profile", "deployment", "startup", "methods", "population")
-    found = speeds, scales, profile, *_ = [read_json(given.results / f"{name}.json") for name in names]
+    names = (
+        "speed",
+        "scale",
+        "profile",
+        "deployment",
+        "startup",
+        "methods",
+        "population",
+        "side_by_side",
+        "time_to_accuracy",
+    )
+    found = speeds, scales, profile, _, _, _, lazy, *_ = [read_json(given.results / f"{name}.json") for name in names]
     if not given.allow_quick and any(results["quick"] for results in found):
         raise SystemExit("these are results of a quick run, which say nothing of speed; run make bench first.")
     content = blocks(*found)
@@ -355,7 +447,7 @@ def main() -> None:
     single, several = tiny_cases(scales)
     plots.speed(speeds, images / "performance-speed.svg")
     plots.population(single, scales["cohort"], images / "performance-population.svg")
-    plots.lazily(found[-1], images / "performance-lazy.svg")
+    plots.lazily(lazy, images / "performance-lazy.svg")
     plots.cohort(several, images / "performance-cohort.svg")
     plots.profile(profile, images / "performance-profile.svg")
     write_atomic(given.page, filled)

@@ -4,7 +4,7 @@
 
 FedAPM on tiny clients, 100 in a round. Each population has a process of its own, and all of them take turns round by
 round, so that whatever disturbs the machine disturbs all of them. Processor time counts, that of all threads. The cache
-holds little more than the clients of two rounds, so that every round has its clients to read, however few there are.
+holds the clients of two rounds, so that every round has its clients to read, however few there are.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from fedapm.runs.files import write_json
 
 HERE = Path(__file__).parent
 COHORT = 100
-CACHE = 5 << 20
-"""Bytes of clients' data that are kept: those of 250 clients."""
+CACHE = 4 << 20
+"""Bytes of clients' data that are kept: those of the clients of two rounds, this one and the next."""
 EVALUATED = 100
 WARM = 2
 LIMITS = {"ratio": 1.2, "peak_mib": 2048.0, "start_seconds": 10.0}
@@ -97,7 +97,7 @@ def child(asked: Case) -> None:
     plan.identity()
     engine = VectorizedEngine(plan.problem, plan.algorithm)
     loop = Loop(plan.problem, plan.algorithm, plan.schedule, engine)
-    engine.prefetch(1, loop.select(1))
+    engine.prefetch(1, loop.select(1), last=False)
     lazy = plan.problem.federation.lazy_clients
     assert lazy is not None
     ready = {"import_seconds": imported, "setting_up_seconds": time.process_time() - imported}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -29,6 +30,9 @@ class Workload:
     lr: float
     rounds: int
     """How often a round is measured."""
+    file: str = ""
+    """An .npz file with the clients' samples; random ones if not given."""
+    classes: int = CLASSES
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Workload:
@@ -70,19 +74,46 @@ def tiny() -> nn.Sequential:
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, CLASSES))
 
 
+def on_features(work: Workload) -> nn.Sequential:
+    """A perceptron with one hidden layer, over features of real data."""
+    return nn.Sequential(nn.Linear(*work.shape, 64), nn.ReLU(), nn.Linear(64, work.classes))
+
+
 def network(work: Workload) -> nn.Module:
     """The network, always with the same start."""
     torch.manual_seed(0)
-    return PaperCNN() if work.name == "cnn" else tiny()
+    if len(work.shape) > 1:
+        return PaperCNN()
+    return on_features(work) if work.file else tiny()
 
 
 def samples(work: Workload, client: int, part: str = "train") -> tuple[Tensor, Tensor]:
-    """A client's random inputs, and classes that can be learnt from them."""
+    """A client's inputs and classes: from the file, or random ones that can be learnt from."""
+    if work.file:
+        with np.load(work.file) as file:
+            x, y = (torch.from_numpy(file[f"{part}-{kind}-{client}"]) for kind in ("x", "y"))
+        return x[: work.samples], y[: work.samples]
     count, seed = (work.samples, 2 * client) if part == "train" else (work.tests, 2 * client + 1)
     x = torch.randn(count, *work.shape, generator=torch.Generator().manual_seed(seed))
     width = x[0].numel()
     teacher = torch.randn(width, CLASSES, generator=torch.Generator().manual_seed(width))
     return x, (x.flatten(1) @ teacher).argmax(1)
+
+
+@torch.no_grad()
+def accuracy(work: Workload, module: nn.Module) -> float:
+    """The mean over clients of one model's accuracy on what each of them has for testing."""
+    module.eval()
+    parts = (samples(work, client, "test") for client in range(work.clients))
+    found = [(module(x).argmax(1) == y).float().mean().item() for x, y in parts]
+    module.train()
+    return sum(found) / len(found)
+
+
+def finish(device: str) -> None:
+    """Wait until a device has done what it was given, so that a clock may be read."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
 
 
 def warm_up(module: nn.Module, work: Workload) -> None:

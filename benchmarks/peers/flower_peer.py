@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -34,7 +35,7 @@ from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from flwr.simulation import run_simulation  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from turns import Turns  # noqa: E402
-from workloads import Workload, network, samples  # noqa: E402
+from workloads import Workload, accuracy, network, samples  # noqa: E402
 
 
 class Contender:
@@ -60,7 +61,7 @@ class Contender:
         self.turns.ready(loss=self.loss(arrays))
         number = 0
         while True:
-            self.turns.wait()
+            self.turns.wait(evaluate=lambda arrays=arrays: {"accuracy": self.accuracy(arrays)})
             number += 1
             messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
             replies = list(grid.send_and_receive(messages))
@@ -83,6 +84,11 @@ class Contender:
         steps = sum(int(reply.content["metrics"]["steps"]) for reply in replies)
         return {"steps": steps, "loss": self.loss(arrays)}
 
+    def accuracy(self, arrays: ArrayRecord) -> float:
+        """Of the server's model, as a mean over clients."""
+        self.module.load_state_dict(arrays.to_torch_state_dict())
+        return accuracy(self.work, self.module)
+
     @torch.no_grad()
     def loss(self, arrays: ArrayRecord) -> float:
         """Of the server's model on one client's data."""
@@ -95,6 +101,7 @@ def main() -> None:
     turns = Turns()
     asked = json.loads(sys.argv[1])
     torch.set_num_threads(1)
+    random.seed(asked.get("seed", 0))  # Flower draws a round's clients from it
     os.environ[WORKLOAD] = json.dumps(asked["workload"])
     work, processes = Workload.of(asked["workload"]), asked["processes"]
     server = ServerApp()

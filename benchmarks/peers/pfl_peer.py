@@ -27,7 +27,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional
 from turns import Turns
-from workloads import Workload, network, samples, warm_up
+from workloads import Workload, accuracy, network, samples, warm_up
 
 
 class Module(nn.Module):
@@ -57,7 +57,7 @@ class Contender(TrainingProcessCallback):
     """A round ends when pfl calls this, and the next one begins when it returns."""
 
     def __init__(self, turns: Turns, work: Workload, module: Module) -> None:
-        self.turns, self.module = turns, module
+        self.turns, self.module, self.work = turns, module, work
         self.probe = samples(work, 0)
 
     @torch.no_grad()
@@ -68,22 +68,26 @@ class Contender(TrainingProcessCallback):
     def on_train_begin(self, *, model: Any) -> Metrics:
         del model
         self.turns.ready(loss=self.loss())
-        self.turns.wait()
+        self.wait()
         return Metrics()
 
     def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
         del aggregate_metrics, model, central_iteration
         done, self.module.steps = self.module.steps, 0
         self.turns.done(lambda: {"steps": done, "loss": self.loss()})
-        self.turns.wait()
+        self.wait()
         return False, Metrics()
+
+    def wait(self) -> None:
+        self.turns.wait(evaluate=lambda: {"accuracy": accuracy(self.work, self.module.inner)})
 
 
 def main() -> None:
     turns = Turns()
-    work = Workload.of(json.loads(sys.argv[1])["workload"])
+    asked = json.loads(sys.argv[1])
+    work = Workload.of(asked["workload"])
     torch.set_num_threads(1)
-    np.random.seed(0)
+    np.random.seed(asked.get("seed", 0))
     module = Module(network(work))
     warm_up(module.inner, work)
 
