@@ -2,7 +2,7 @@
 
     fedapm data get motionsense --data-root DIR
     fedapm data get cifar10 --data-root DIR
-    python benchmarks/regimes.py --data-root DIR [--only NAME] [--seeds 4]
+    python benchmarks/regimes.py --data-root DIR [--only NAME] [--seeds 6]
     python benchmarks/regimes.py --page          # put what was measured on docs/explanation/when-fedapm-pays.md
 
 Test accuracy of clients after the last round and its closing phase, FedAPM against FedAlt with the same split, step
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import statistics
 import tomllib
@@ -24,12 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from plots import LOOK, plt, write
-from scipy.stats import t as student
+from rivals import last_accuracy, mean_and_half
 
 from fedapm.data.federation import Federation
-from fedapm.errors import Diverged
 from fedapm.experiments import build
-from fedapm.experiments.run import execute
 from fedapm.runs.files import read_json, write_atomic, write_json
 
 ROOT = Path(__file__).parents[1]
@@ -113,26 +110,14 @@ class Bench:
         data = repr(experiment.data)
         if data not in self.clients:
             self.clients[data] = build.federation(experiment.data)
-        try:
-            result = execute(build.plan(experiment, self.clients[data]), None, progress=False)
-        except Diverged:
-            return 0.0
-        evaluations = result.records[-1]["evaluations"] or {}
-        return 100 * float(next(iter(evaluations.values()))["accuracy"]["mean"])
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """A mean and half of its 95% interval."""
-    n = len(values)
-    half = student.ppf(0.975, n - 1) * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.nan
-    return statistics.mean(values), half
+        return last_accuracy(experiment, self.clients[data])
 
 
 def leads(scores: dict[str, list[list[float]]], values: Sequence[str]) -> list[tuple[str, float, float]]:
     """How far FedAPM is ahead of FedAlt at each value, paired by seed."""
     pairs = zip(scores["fedapm"], scores["fedalt"], strict=True)
     return [
-        (value, *interval([a - b for a, b in zip(ours, theirs, strict=True)]))
+        (value, *mean_and_half([a - b for a, b in zip(ours, theirs, strict=True)]))
         for value, (ours, theirs) in zip(values, pairs, strict=True)
     ]
 
@@ -194,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, help="the folder with the data sets' files")
     parser.add_argument("--only", action="append", choices=list(REGIMES), help="may be repeated; all if not given")
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--page", action="store_true", help="write the page and its figures from what was measured")
     given = parser.parse_args()
     if not given.page and given.data_root is None:

@@ -29,6 +29,7 @@ from fedapm.data.federation import Federation
 from fedapm.errors import Diverged
 from fedapm.experiments import build
 from fedapm.experiments.run import execute
+from fedapm.experiments.settings import Experiment
 from fedapm.runs.files import write_json
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -140,12 +141,7 @@ class Bench:
         experiment = build.resolve(tables)
         if choosing not in self.clients:
             self.clients[choosing] = build.federation(experiment.data)
-        try:
-            result = execute(build.plan(experiment, self.clients[choosing]), None, progress=False)
-        except Diverged:
-            return 0.0
-        evaluations = result.records[-1]["evaluations"] or {}
-        return 100 * float(next(iter(evaluations.values()))["accuracy"]["mean"])
+        return last_accuracy(experiment, self.clients[choosing])
 
     def choose(self, method: str, rounds: int) -> tuple[Tables, float]:
         """The settings that are best on validation data, and their score there."""
@@ -158,11 +154,27 @@ class Bench:
         return best[1], best[0]
 
 
-def interval(values: Sequence[float]) -> str:
-    """The mean with its 95% interval."""
+def last_accuracy(experiment: Experiment, clients: Federation) -> float:
+    """The mean accuracy of clients at the end of a run, in percent; 0 where it diverged."""
+    try:
+        result = execute(build.plan(experiment, clients), None, progress=False)
+    except Diverged:
+        return 0.0
+    evaluations = result.records[-1]["evaluations"] or {}
+    return 100 * float(next(iter(evaluations.values()))["accuracy"]["mean"])
+
+
+def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
+    """A mean and half of its 95% interval."""
     n = len(values)
     half = student.ppf(0.975, n - 1) * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.nan
-    return f"{statistics.mean(values):+.2f} ± {half:.2f}"
+    return statistics.mean(values), half
+
+
+def interval(values: Sequence[float]) -> str:
+    """The mean with its 95% interval."""
+    mean, half = mean_and_half(values)
+    return f"{mean:+.2f} ± {half:.2f}"
 
 
 def main() -> None:

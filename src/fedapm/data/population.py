@@ -218,7 +218,12 @@ class Population:
         images = [t for c in tried for part in (c.train, c.test) for t in part.inputs if t.dim() == 4]
         if all(t.is_contiguous(memory_format=memory_format) for t in images):
             return self
-        del images
+        del images  # they would keep what is let go
+        if self.lazy_clients is None and memory_format == torch.channels_last:
+            for client in self.clients:
+                client.train.rearrange(memory_format)
+                client.test.rearrange(memory_format)
+            return self
 
         def converted(_: int, client: ClientData) -> ClientData:
             parts = (replace(client.train), replace(client.test))
@@ -226,11 +231,6 @@ class Population:
                 part.rearrange(memory_format)
             return ClientData(client.id, *parts)
 
-        if self.lazy_clients is None and memory_format == torch.channels_last:
-            for client in self.clients:
-                client.train.rearrange(memory_format)
-                client.test.rearrange(memory_format)
-            return self
         copies = _COPIES.setdefault(self, WeakValueDictionary())
         there: Self | None = copies.get(str(memory_format))
         if there is None:
