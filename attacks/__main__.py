@@ -21,7 +21,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a cheap sample of each attack")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="attacks whose name holds this")
     parser.add_argument("--json", type=Path, default=Path("attack.json"), help="where the tallies are written")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="attacks at a time")
+    # some of them mostly wait
+    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1, help="attacks at a time")
     parser.add_argument("--again", action="store_true", help="also make what FILE says was made on this code")
     parser.add_argument("--list", action="store_true", help="name the attacks and end")
     asked = parser.parse_args()
@@ -33,7 +34,8 @@ def main() -> int:
         return 0 if asked.list else 2
     code = code_digest(asked.quick)
     tallies = {} if asked.again else held_before(asked.json, code)
-    names = [one.name for one in chosen if one.name not in tallies]
+    longest_first = sorted(chosen, key=lambda one: -one.minutes)
+    names = [one.name for one in longest_first if one.name not in tallies]
     if known := len(chosen) - len(names):
         print(f"{known} attacks were made on this code before; --again repeats them.", file=sys.stderr)
     for tally in made_all(names, asked.quick, max(1, min(asked.jobs, len(names)))):

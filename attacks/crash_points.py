@@ -24,6 +24,8 @@ from attacks.tally import Outcome, Tally
 FAILURES = ("ENOSPC", "EIO", "kill -9", "KeyboardInterrupt", "MemoryError")
 MANY = 149
 """In a sample every so many-th point is tried."""
+MINUTES = {"study": 15, "split": 12}
+"""About how long those take that take longer than the others."""
 
 
 class Trap:
@@ -249,4 +251,4 @@ for _attacked in COMMANDS:
     def _make(tally: Tally, quick: bool, attacked: Attacked = _attacked) -> None:
         crash(attacked, tally, quick)
 
-    attack(f"crash points: {_attacked.name}", "crash points")(_make)
+    attack(f"crash points: {_attacked.name}", "crash points", minutes=MINUTES.get(_attacked.name, 5))(_make)

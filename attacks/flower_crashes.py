@@ -138,13 +138,13 @@ def _trapped(case: Case, base: Path, place: str, at: int, failure: str) -> Calla
     return trapped(served(case), base / "out" / place, at, failure, base / "count")
 
 
-@attack("Flower: crash points of the server", "crash points")
+@attack("Flower: crash points of the server", "crash points", minutes=30)
 def crash_server(tally: Tally, quick: bool) -> None:
     """Every file operation in the server's folder."""
     crash("run", tally, quick)
 
 
-@attack("Flower: crash points of the nodes", "crash points")
+@attack("Flower: crash points of the nodes", "crash points", minutes=20)
 def crash_nodes(tally: Tally, quick: bool) -> None:
     """Every file operation in the nodes' folders."""
     crash("nodes", tally, quick)

@@ -46,7 +46,7 @@ wait = 200.0
 """
 
 
-@attack("Flower: kills in a real federation", "kills")
+@attack("Flower: kills in a real federation", "kills", minutes=25)
 def kills(tally: Tally, quick: bool) -> None:
     """A supervisor restarts what was killed, and the same command is given again until the run is complete."""
     with tempfile.TemporaryDirectory() as name:

@@ -44,7 +44,7 @@ def minutes(quick: bool) -> float:
     return float(os.environ.get("ATTACK_MINUTES", "0.5" if quick else "30"))
 
 
-@attack("Flower: 200 clients in one process", "rounds")
+@attack("Flower: 200 clients in one process", "rounds", minutes=31)
 def in_process(tally: Tally, quick: bool) -> None:
     """The server and all clients in this process; the run is resumed now and then."""
     with tempfile.TemporaryDirectory() as name:
@@ -73,7 +73,7 @@ def in_process(tally: Tally, quick: bool) -> None:
         _judge(tally, folder / "run", samples, "200-in-process", "200 clients in one process")
 
 
-@attack("Flower: 20 SuperNodes", "rounds")
+@attack("Flower: 20 SuperNodes", "rounds", minutes=35)
 def super_nodes(tally: Tally, quick: bool) -> None:
     """A SuperLink and nodes of their own, as on twenty machines."""
     if quick:

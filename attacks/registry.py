@@ -21,23 +21,25 @@ class Attack:
     name: str
     unit: str
     make: Attacker
+    minutes: float
 
 
 ATTACKS: dict[str, Attack] = {}
 
 
-def attack(name: str, unit: str) -> Callable[[Attacker], Attacker]:
+def attack(name: str, unit: str, minutes: float = 1.0) -> Callable[[Attacker], Attacker]:
     """Register an attack.
 
     Args:
         name: What the table calls it.
         unit: What is tried: kills, crash points, inputs, messages.
+        minutes: About how long it takes: the longest begin first.
     """
 
     def register(make: Attacker) -> Attacker:
         if name in ATTACKS:
             raise ValueError(f"there are two attacks {name!r}.")
-        ATTACKS[name] = Attack(name, unit, make)
+        ATTACKS[name] = Attack(name, unit, make, minutes)
         return make
 
     return register

@@ -50,6 +50,8 @@ def own_messages() -> Iterator[None]:
     before = logger.handlers, logger.propagate, logger.level
     yield
     logger.handlers, logger.propagate, level = before
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("fedapm.")]:
+        logging.getLogger(name).setLevel(logging.NOTSET)
     logger.setLevel(level)
 
 

@@ -16,7 +16,13 @@ from tests.helpers.cli import assert_refused, fedapm
 from tests.helpers.forked import program
 
 STEPS = ("tune", "compare", "rho", "fraction")
-SETTINGS = ["data.clients=4", "solver.batch_size=200", "solver.epochs=1", "engine.evaluate_every=2"]
+SETTINGS = [
+    "data.clients=4",
+    "solver.batch_size=200",
+    "solver.epochs=1",
+    "engine.evaluate_every=2",
+    "engine.stuck_after=60",
+]
 SIZE = ["--methods", "fedapm,local", "--seeds", "0,1", "--rounds", "3", "--trials", "2", "--workers", "2"]
 
 

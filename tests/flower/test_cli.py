@@ -123,7 +123,7 @@ def test_a_federation_forgets_what_a_killed_superlink_believed(tmp_path, monkeyp
 
     monkeypatch.setattr(local, "start_superlink", superlink)
     monkeypatch.setattr(local, "wait_for_superlink", lambda made: None)
-    monkeypatch.setattr(local, "start_node", lambda made, k: Process(f"node-{k}", *_me(alive=k == 0)))
+    monkeypatch.setattr(local, "start_node", lambda made, k, nodes: Process(f"node-{k}", *_me(alive=k == 0)))
     monkeypatch.setattr(local, "log_file", lambda *_: tmp_path / "log")
     monkeypatch.setattr(local, "online", lambda made: 2)
     monkeypatch.setattr(local, "stop", lambda processes: None)
@@ -179,6 +179,12 @@ def test_flower_is_told_to_leave_the_network_alone(tmp_path, monkeypatch):
     assert commands.program("flower-superlink").endswith("flower-superlink")
     with refused("fedapm[flower]"):
         commands.program("flower-nothing")
+
+
+def test_many_nodes_of_a_machine_ask_for_work_no_more_often_than_few(tmp_path):
+    name = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+    assert commands.environment(tmp_path)[name] == commands.environment(tmp_path, nodes=2)[name] == "0.1"
+    assert commands.environment(tmp_path, nodes=20)[name] == "1"
 
 
 def test_relative_places_become_absolute(tmp_path, monkeypatch):

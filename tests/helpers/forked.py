@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -10,6 +12,8 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 from fedapm.cli import app as cli
 
@@ -50,10 +54,17 @@ class Forked:
         while not condition():
             assert self.poll() is None, self.said.read_text()
             if time.monotonic() > end:
+                self._show_where()
                 self.end()
                 raise TimeoutError(f"it never came: {self.said.read_text()}")
             time.sleep(0.005)
         return self
+
+    def _show_where(self) -> None:
+        """Have the process and those it started print where each of their threads is."""
+        for process in [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]:
+            process.send_signal(signal.SIGUSR1)
+        time.sleep(1.0)
 
     def end(self, how: int = signal.SIGKILL) -> int:
         """Send it a signal, wait until it has ended, and say how."""
@@ -73,6 +84,9 @@ def _live(work: Callable[[], object], said: Path) -> None:
         for stream in (1, 2):
             os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
         sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)
+        faulthandler.register(signal.SIGUSR1, file=2)
+        # what other tests left may belong to threads that a fork has not
+        gc.freeze()
         work()
         code = 0
     except SystemExit as stop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing as mp
 import os
@@ -156,6 +157,9 @@ def _main(
     # a worker must not keep its parent's ends open, or nobody would notice when one of the two is gone
     for other in inherited:
         other.close()
+    # what the parent left behind stays its own: looking through it would copy its memory, and freeing it may wait for
+    # threads that a fork does not have
+    gc.freeze()
     torch.set_num_threads(1)
     serve(connection, *arguments)
 

@@ -119,7 +119,13 @@ def node_config(k: int, state: Path, key: Path) -> str:
     return f'partition-id={k} state-dir="{state}" node-key="{key}"'
 
 
-def start_node(federation: LocalFederation, k: int, key: Path | None = None, authority: Path | None = None) -> Process:
+def start_node(
+    federation: LocalFederation,
+    k: int,
+    key: Path | None = None,
+    authority: Path | None = None,
+    nodes: int | None = None,
+) -> Process:
     """Start one node.
 
     Args:
@@ -127,6 +133,7 @@ def start_node(federation: LocalFederation, k: int, key: Path | None = None, aut
         k: Its number.
         key: Its private key, if not the one made for it.
         authority: The certificate it trusts, if not the federation's.
+        nodes: How many nodes the federation will have, if not as many as it has.
     """
     folder = federation.folder / "nodes" / str(k)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -139,7 +146,8 @@ def start_node(federation: LocalFederation, k: int, key: Path | None = None, aut
         *("--node-config", node_config(k, folder / "state", key)),
         *("--host", HOST, "--port", str(_free_port()), "--isolation", "subprocess"),
     ]
-    return start(f"node-{k}", command, log_file(federation.folder, f"node-{k}"), environment(folder / "flower"))
+    variables = environment(folder / "flower", nodes or federation.nodes)
+    return start(f"node-{k}", command, log_file(federation.folder, f"node-{k}"), variables)
 
 
 def start_superlink(federation: LocalFederation) -> Process:
@@ -213,7 +221,7 @@ def _start(federation: LocalFederation, nodes: int, progress: ProgressCallback) 
             write_key(key)
         progress("registering nodes", k, nodes)
         federation.flower.register(key.with_name(f"{key.name}.pub"))
-        federation.processes.append(start_node(federation, k))
+        federation.processes.append(start_node(federation, k, nodes=nodes))
         federation.write()
     end = time.monotonic() + PATIENCE
     while (count := online(federation)) < nodes:

@@ -13,16 +13,25 @@ from typing import Any
 
 from fedapm.errors import FedapmError
 
+POLL = 0.05
+"""Seconds between two questions of all nodes of a machine together whether there is work."""
 
-def environment(home: Path | None) -> dict[str, str]:
-    """The environment variables of Flower's programs: their home, and no telemetry, update checks or installations."""
+
+def environment(home: Path | None, nodes: int = 1) -> dict[str, str]:
+    """The environment variables of Flower's programs: their home, and no telemetry, update checks or installations.
+
+    Args:
+        home: Flower's folder; None for the user's own.
+        nodes: How many nodes share this machine.
+    """
     scripts = sysconfig.get_path("scripts")
     variables = os.environ | {
         # otherwise every run asks a package index for the app's dependencies, which are installed already
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        # each node's helper asks for work this often: together they must leave the processors to the training
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": f"{max(0.1, nodes * POLL):g}",
         # Flower's programs start each other by name
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
     }
