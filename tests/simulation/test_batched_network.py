@@ -10,8 +10,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from fedapm.core.batched import PerClient
+from fedapm.core.solver import sgd_step
+from fedapm.simulation.batched.chain import LinearChain, Step
 from fedapm.simulation.batched.losses import losses
-from fedapm.simulation.batched.network import LinearChain, VmapNetwork, batched_network, is_linear_chain
+from fedapm.simulation.batched.network import VmapNetwork, batched_network, is_linear_chain
 from fedapm.simulation.problem import squared_error
 
 CLIENTS, SAMPLES, CLASSES = 3, 5, 4
@@ -70,6 +73,60 @@ def test_gradients_are_those_of_every_client_by_itself(name: str, part: str) -> 
             torch.testing.assert_close(each[k], loss)
             for grad, one in zip(grads, expected, strict=True):
                 torch.testing.assert_close(grad[k], one)
+
+
+@pytest.mark.parametrize("part", ["all", "last", "first"])
+@pytest.mark.parametrize("slope", [0.0, 0.3, "each"])
+@pytest.mark.parametrize("even", [True, False])
+@pytest.mark.parametrize("offset", [True, False])
+def test_steps_in_place_are_those_of_every_client_by_itself(
+    part: str, slope: float | str, even: bool, offset: bool
+) -> None:
+    module, parameters, x, y = setting(NETWORKS["perceptron"])
+    names, lr, weight = list(parameters), 0.1, 0.7
+    trained = {"all": names, "last": names[-2:], "first": names[:2]}[part]
+    slopes = [0.1 * k for k in range(len(trained))] if slope == "each" else slope
+    terms = [torch.randn_like(parameters[n]) for n in trained] if offset else None
+    sizes = [SAMPLES] * CLIENTS if even else [SAMPLES, SAMPLES - 1, 2]
+    counts = torch.tensor(sizes).double().unsqueeze(1)
+    weights = None if even else (torch.arange(SAMPLES) < counts) / counts
+    moved = {n: t.clone() for n, t in parameters.items()}
+    steps = batched_network(module).steps(moved, frozenset(names), trained, Step(lr, weight, slopes, terms))
+    assert steps is not None
+    for _ in range(3):
+        logs = steps(x, y, weights)
+        for k, size in enumerate(sizes):
+            own = {n: t[k] for n, t in parameters.items()}
+            loss, grads = alone(module, own, trained, x[k, :size], y[k, :size])
+            torch.testing.assert_close(-logs[k, :size].mean(), loss)
+            own_terms = None if terms is None else [t[k] for t in terms]
+            sgd_step([own[n] for n in trained], grads, lr=lr, weight=weight, slope=slopes, offset=own_terms)
+        for name, value in parameters.items():
+            torch.testing.assert_close(moved[name], value)
+
+
+def test_a_parameter_that_nothing_uses_follows_its_terms() -> None:
+    module, parameters, x, y = setting(NETWORKS["perceptron"])
+    parameters["spare"] = torch.ones(CLIENTS, 2, dtype=torch.double)
+    step = Step(0.1, 1.0, 0.5, [torch.zeros(CLIENTS, 4, dtype=torch.double), torch.ones(CLIENTS, 2).double()])
+    steps = batched_network(module).steps(parameters, frozenset(parameters), ["3.bias", "spare"], step)
+    assert steps is not None
+    steps(x, y, None)
+    torch.testing.assert_close(parameters["spare"], torch.full((CLIENTS, 2), 0.95 - 0.1).double())
+
+
+def test_steps_in_place_are_refused_where_a_gradient_has_to_be_whole() -> None:
+    module, parameters, _, _ = setting(NETWORKS["perceptron"])
+    names, each = list(parameters), PerClient(torch.ones(CLIENTS))
+    program = batched_network(module)
+    for step in (Step(0.1, each, 0.0, None), Step(0.1, 1.0, each, None), Step(0.1, 1.0, [each] * len(names), None)):
+        assert program.steps(parameters, frozenset(names), names, step) is None
+    assert program.dropping(["1"], 0.5).steps(parameters, frozenset(names), names, Step(0.1, 1.0, 0.0, None)) is None
+    # a layer that comes twice
+    module, parameters, _, _ = setting(NETWORKS["twice"])
+    names = list(parameters)
+    assert batched_network(module).steps(parameters, frozenset(names), names, Step(0.1, 1.0, 0.0, None)) is None
+    assert VmapNetwork(module).steps(parameters, frozenset(names), names, Step(0.1, 1.0, 0.0, None)) is None
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -7,6 +7,7 @@ clients, raises :class:`NotBatchable`, and the engine then runs the clients one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -136,8 +137,8 @@ class BatchedVec(Vec):
     def finite(self) -> Tensor:
         """Whether each client's coordinates are all finite."""
         # a finite sum has finite terms and is much faster to check; a sum of large finite terms may still overflow
-        sums = torch.stack([t.flatten(1).sum(1) for t in self.values()])
-        if bool(torch.isfinite(sums).all()):
+        sums = torch.stack([t.sum() for t in self.values()])
+        if math.isfinite(sums.sum().item()):
             return torch.ones(self.count, dtype=torch.bool, device=sums.device)
         return torch.stack([torch.isfinite(t).flatten(1).all(1) for t in self.values()]).all(0)
 

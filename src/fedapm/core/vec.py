@@ -82,6 +82,12 @@ class Vec(Mapping[str, Tensor]):
         if hasattr(factor, "scale"):  # a number for each of several clients
             scaled: Vec = factor.scale(self)
             return scaled
+        if (
+            isinstance(factor, int | float)
+            and factor == 1
+            and all(t.is_floating_point() for t in self._tensors.values())
+        ):
+            return self  # nothing changes in place, so a copy would be the same
         return self.map(lambda t: t * factor)
 
     __rmul__ = __mul__

@@ -97,6 +97,11 @@ class Population:
         """How many training samples a client has, by its position."""
         return self.lazy_clients.size(client) if self.lazy_clients is not None else len(self.clients[client].train)
 
+    def sizes_of(self, clients: Sequence[int]) -> list[int]:
+        """How many training samples some clients have, by their positions."""
+        lazy, known = self.lazy_clients, self.clients
+        return [lazy.size(k) for k in clients] if lazy is not None else [len(known[k].train) for k in clients]
+
     def known_size(self, client: int) -> int:
         """The same without reading anything: 0 where it is not known yet."""
         return self.lazy_clients.known_size(client) if self.lazy_clients is not None else self.size(client)

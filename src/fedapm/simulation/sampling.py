@@ -33,7 +33,8 @@ class Sampling:
     def draw(self, m: int, seed: int, round: int) -> list[int]:
         """The clients of a round, in increasing order."""
         stream = numpy_generator(seed, "clients", round)
-        return sorted(int(k) for k in stream.choice(m, size=self.size(m), replace=False))
+        drawn: list[int] = np.sort(stream.choice(m, size=self.size(m), replace=False)).tolist()
+        return drawn
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedapm.core.batched import BatchedVec, PerClient, Rows, rows_of
 from fedapm.core.moments import clip_each
@@ -15,6 +16,7 @@ from fedapm.core.network import Loss, Network, OwnLoss
 from fedapm.core.objective import Objective
 from fedapm.core.solver import sgd_step
 from fedapm.core.vec import Vec
+from fedapm.simulation.batched.chain import Step, Steps
 from fedapm.simulation.batched.dropout import Masks
 from fedapm.simulation.batched.losses import losses, mean_over_samples
 from fedapm.simulation.batched.network import BatchedNetwork
@@ -35,6 +37,8 @@ class _Part:
     slope: Any
     offset: list[Tensor] | None
     velocity: list[Tensor]
+    steps: Steps | None
+    """Its steps with nothing between the products, where the network and the settings allow them."""
 
 
 class Descent:
@@ -122,7 +126,7 @@ class Descent:
             one = before.outputs(self._fixed, self._stacked, [t[:, :1] for t in inputs])
             if one[0].numel() > WIDEST * sum(t[0, :1].numel() for t in inputs):
                 return
-            self._program = after
+            self._program, self._parts = after, {}
             self.data = replace(self.data, inputs=(before.outputs(self._fixed, self._stacked, inputs),))
 
     def hold_out(self, judges: Sequence[Tensor]) -> None:
@@ -138,15 +142,22 @@ class Descent:
         """One pass over the data; the mean losses."""
         self.network.module.train()
         sums = torch.zeros(len(self.data), dtype=torch.float64)
-        whole = []
+        whole, logs = [], []
         for batch in self.data.epoch(self.batch_size, self._streams, ordered=self._drops is not None):
-            losses = self._step(batch)
-            if batch.even and len(batch.sizes) == len(self.data):
+            everybody = len(batch.sizes) == len(self.data)
+            steps = self._steps(batch)
+            if steps is not None and batch.even and everybody:
+                logs.append(steps(batch.inputs[0], batch.targets, None))
+                continue
+            losses = self._step(batch) if steps is None else _means(steps, batch)
+            if batch.even and everybody:
                 whole.append(losses * batch.sizes[0])
             else:
                 sums[_on_cpu(batch.rows)] += losses.cpu() * torch.tensor(batch.sizes)
         if whole:
             sums += torch.stack(whole).sum(0, dtype=torch.float64).cpu()
+        if logs:
+            sums -= torch.cat(logs, 1).sum(1, dtype=torch.float64).cpu()
         found: list[float] = (sums / torch.tensor(self.data.sizes)).tolist()
         return found
 
@@ -212,6 +223,13 @@ class Descent:
                 total[part.rows] = grad
         return BatchedVec(dict(zip(self.names, sums, strict=True)))
 
+    def _steps(self, batch: Batch) -> Steps | None:
+        """The steps in place of those in a batch, where they are neighbours in memory."""
+        whole = self.momentum or self.clip_norm is not None or self.loss is not functional.cross_entropy
+        if whole or not isinstance(batch.rows, slice) or not mean_over_samples(self.loss, batch.targets):
+            return None
+        return self._part(batch.rows).steps if len(batch.inputs) == 1 else None
+
     def _step(self, batch: Batch) -> Tensor:
         """One step of every client in the batch; gives their losses before it."""
         found: Tensor | None = None
@@ -255,16 +273,14 @@ class Descent:
         every = key == (0, len(self.data))
         own = self._p if every else [p[rows] for p in self._p]
         fixed = self._fixed if every else {n: t[rows] if n in self._stacked else t for n, t in self._fixed.items()}
-        part = _Part(
-            own,
-            fixed | dict(zip(self.names, own, strict=True)),
-            rows_of(self.terms.weight, rows),
-            [rows_of(one, rows) for one in self._slope]
-            if isinstance(self._slope, list)
-            else rows_of(self._slope, rows),
-            self._offset if every or self._offset is None else [o[rows] for o in self._offset],
-            self._velocity if every else [v[rows] for v in self._velocity],
-        )
+        named = fixed | dict(zip(self.names, own, strict=True))
+        weight, slope = rows_of(self.terms.weight, rows), self._slope
+        slope = [rows_of(one, rows) for one in slope] if isinstance(slope, list) else rows_of(slope, rows)
+        offset = self._offset if every or self._offset is None else [o[rows] for o in self._offset]
+        velocity = self._velocity if every else [v[rows] for v in self._velocity]
+        step = Step(self.lr, weight, slope, offset)
+        steps = self._program.steps(named, self._stacked, self.names, step) if key is not None else None
+        part = _Part(own, named, weight, slope, offset, velocity, steps)
         if key is not None:
             self._parts[key] = part
         return part
@@ -295,6 +311,12 @@ class Descent:
 
 def _own(loss: Loss, rows: Rows) -> Loss:
     return replace(loss, own=rows_of(loss.own, rows)) if isinstance(loss, OwnLoss) else loss
+
+
+def _means(steps: Steps, batch: Batch) -> Tensor:
+    """A step, and the mean losses before it."""
+    logs, weights = steps(batch.inputs[0], batch.targets, batch.weights), batch.weights
+    return -(logs.mean(1) if weights is None else (logs * weights.to(logs.dtype)).sum(1))
 
 
 def _on_cpu(rows: Rows) -> Rows:

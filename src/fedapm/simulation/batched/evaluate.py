@@ -13,8 +13,9 @@ from fedapm.core.batched import NotBatchable
 from fedapm.core.metrics import BatchedPredictions, Score
 from fedapm.core.samples import Samples
 from fedapm.core.vec import Vec
+from fedapm.simulation.batched.chain import LinearChain
 from fedapm.simulation.batched.losses import losses
-from fedapm.simulation.batched.network import BatchedNetwork, LinearChain
+from fedapm.simulation.batched.network import BatchedNetwork
 from fedapm.simulation.batched.stacked import side_by_side
 from fedapm.simulation.problem import Problem
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedapm.core.dropout import Dropout
+from fedapm.simulation.batched.chain import LinearChain, Step, Steps
 from fedapm.simulation.batched.dropout import KNOWN, Masks, dropouts, masked
 from fedapm.simulation.batched.layers import (
     IDENTITY,
@@ -25,7 +25,6 @@ from fedapm.simulation.batched.layers import (
     BatchedNames,
     Dropping,
     Flatten,
-    Grads,
     Layer,
     Linear,
     Parameters,
@@ -67,6 +66,16 @@ class BatchedNetwork(Protocol):
         masks: Masks | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         """Every client's gradient of its loss in the trained parameters, and the losses; masks are for training."""
+
+    def steps(self, parameters: Parameters, batched: BatchedNames, trained: Sequence[str], step: Step) -> Steps | None:
+        """Steps of SGD on the mean cross-entropy that change the trained parameters in place, where it has them.
+
+        Args:
+            parameters: All parameters, at their place in memory.
+            batched: Those with a first dimension of clients.
+            trained: Those that move.
+            step: How.
+        """
 
 
 def batched_network(module: nn.Module) -> BatchedNetwork:
@@ -155,75 +164,10 @@ class VmapNetwork:
         grads = torch.autograd.grad(client_losses.sum(), [*active.values()], materialize_grads=True, allow_unused=True)
         return list(grads), client_losses.detach()
 
-
-@dataclass(frozen=True)
-class LinearChain:
-    """Layers one after the other, with their backward pass written out."""
-
-    layers: tuple[Layer, ...]
-
-    @cached_property
-    def draws(self) -> bool:
-        """Whether it drops values in training."""
-        return any(isinstance(layer, Dropping) for layer in self.layers)
-
-    @property
-    def by_sample(self) -> bool:
-        """All values are (clients, samples, …)."""
-        return True
-
-    def dropping(self, before: Sequence[str], rate: float) -> BatchedNetwork:
-        """The same with dropout in front of some layers."""
-        layers: list[Layer] = []
-        for layer in self.layers:
-            if isinstance(layer, Linear) and layer.name in before:
-                layers.append(Dropping(rate, whole_numbers=True))
-            layers.append(layer)
-        return LinearChain(tuple(layers))
-
-    def cut(self, trained: Collection[str]) -> tuple[BatchedNetwork | None, BatchedNetwork]:
-        """Before and from the first layer that is trained or that drops values."""
-
-        def changes(layer: Layer) -> bool:
-            return isinstance(layer, Dropping) or any(name in trained for name in layer.names)
-
-        place = next((k for k, layer in enumerate(self.layers) if changes(layer)), 0)
-        return (LinearChain(self.layers[:place]) if place else None), LinearChain(self.layers[place:])
-
-    def outputs(self, parameters: Parameters, batched: BatchedNames, inputs: Sequence[Tensor]) -> Tensor:
-        """The last layer's."""
-        (x,) = inputs
-        for layer in self.layers:
-            x = layer.forward(parameters, batched, x)
-        return x
-
-    @torch.no_grad()
-    def gradient(
-        self,
-        parameters: Parameters,
-        batched: BatchedNames,
-        trained: Sequence[str],
-        inputs: Sequence[Tensor],
-        losses: BatchedLoss,
-        masks: Masks | None = None,
-    ) -> tuple[list[Tensor], Tensor]:
-        """By the chain rule, back to the first layer that is trained."""
-        values, layers = [*inputs], list(self.layers)
-        for k, layer in enumerate(layers):
-            if masks is not None and isinstance(layer, Dropping):
-                layers[k] = layer = layer.drawn(values[-1], masks)
-            values.append(layer.forward(parameters, batched, values[-1]))
-        client_losses, dy = losses.slope(values[-1])
-        grads = Grads()
-        first = next((k for k, layer in enumerate(layers) if any(n in trained for n in layer.names)), len(layers))
-        for k in range(len(layers) - 1, first - 1, -1):
-            layer, x = layers[k], values[k]
-            if any(n in trained for n in layer.names):
-                for name, grad in layer.grads(x, dy).items():
-                    grads[name] = grads[name] + grad if name in grads else grad
-            if k > first:
-                dy = layer.back(parameters, batched, x, values[k + 1], dy)
-        return [grads[n] if n in grads else torch.zeros_like(parameters[n]) for n in trained], client_losses
+    def steps(self, parameters: Parameters, batched: BatchedNames, trained: Sequence[str], step: Step) -> Steps | None:
+        """None: its gradients are whole before anything moves."""
+        del parameters, batched, trained, step
+        return None
 
 
 class _Tracer(fx.Tracer):

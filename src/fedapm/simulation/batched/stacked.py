@@ -96,13 +96,10 @@ class Stacked:
         if steps == 1 and not ordered:
             yield self.whole()
             return
-        mixed = self.taken(orders)
         if self.sizes.count(self.sizes[0]) == len(self):
-            everybody = slice(0, len(self))
-            for first, last in bounds[0]:
-                inputs = tuple(values[:, first:last] for values in mixed.inputs)
-                yield Batch(everybody, inputs, mixed.targets[:, first:last], (last - first,) * len(self))
+            yield from self._even_batches(torch.stack(orders), bounds[0])
             return
+        mixed = self.taken(orders)
         for step in range(steps):
             places = [k for k, own in enumerate(bounds) if len(own) > step]
             active = [bounds[k][step] for k in places]
@@ -111,6 +108,19 @@ class Stacked:
             rows = _compact(places, self.targets.device)
             inputs = tuple(values[rows, first:last] for values in mixed.inputs)
             yield Batch(rows, inputs, mixed.targets[rows, first:last], sizes)
+
+    def _even_batches(self, order: Tensor, bounds: Sequence[tuple[int, int]]) -> Iterator[Batch]:
+        """The batches of clients that have equally many, each in one piece of memory."""
+        places = _places(order.to(self.targets.device), self.targets.shape[1])
+        index = torch.cat([places[:, first:last].flatten() for first, last in bounds])
+        lengths = [len(self) * (last - first) for first, last in bounds]
+        columns = [
+            torch.split(values.flatten(0, 1).index_select(0, index), lengths) for values in (*self.inputs, self.targets)
+        ]
+        everybody = slice(0, len(self))
+        for (first, last), *parts in zip(bounds, *columns, strict=True):
+            *inputs, targets = (part.view(len(self), last - first, *part.shape[1:]) for part in parts)
+            yield Batch(everybody, tuple(inputs), targets, (last - first,) * len(self))
 
 
 def positions(rows: Rows, count: int, device: torch.device) -> Tensor:
@@ -142,6 +152,10 @@ def _compact(places: list[int], device: torch.device) -> Rows:
 
 def _arranged(values: Tensor, order: Tensor) -> Tensor:
     """Every client's samples in the order given for it."""
-    clients, samples = order.shape
-    places = (order + values.shape[1] * torch.arange(clients, device=order.device).unsqueeze(1)).flatten()
-    return values.flatten(0, 1).index_select(0, places).view(clients, samples, *values.shape[2:])
+    places = _places(order, values.shape[1]).flatten()
+    return values.flatten(0, 1).index_select(0, places).view(*order.shape, *values.shape[2:])
+
+
+def _places(order: Tensor, samples: int) -> Tensor:
+    """Positions within each client's samples as positions within all of them, padding included."""
+    return order + samples * torch.arange(order.shape[0], device=order.device).unsqueeze(1)

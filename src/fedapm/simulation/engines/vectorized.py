@@ -95,8 +95,7 @@ class VectorizedEngine(SequentialEngine):
         return super().evaluate(broadcast, view)
 
     def _train_batched(self, round: int, selected: Sequence[int], broadcast: State) -> BatchedResult:
-        sizes = {k: self.problem.federation.size(k) for k in selected}
-        ordered = sorted(selected, key=lambda k: -sizes[k])
+        ordered, sizes = self._by_size(selected)
         chunks = []
         for part in self._chunks(ordered, sizes):
             task = BatchedTask(self.problem, part, round, self._network)
@@ -114,8 +113,7 @@ class VectorizedEngine(SequentialEngine):
     def _personalize_batched(
         self, round: int, clients: Sequence[int], broadcast: State, epochs: int, into: Store
     ) -> None:
-        sizes = {k: self.problem.federation.size(k) for k in clients}
-        ordered = sorted(clients, key=lambda k: -sizes[k])
+        ordered, sizes = self._by_size(clients)
         for part in self._chunks(ordered, sizes):
             before = self.store.gather(part)
             task = BatchedTask(self.problem, part, round + 1, self._network, lr_factor=self.problem.lr_factor(round))
@@ -138,9 +136,9 @@ class VectorizedEngine(SequentialEngine):
             raise NotBatchable(f"{self.algorithm.label} comes out differently when clients are computed together")
 
     def _evaluate_batched(self, clients: Sequence[int], broadcast: State, view: str) -> list[dict[str, Score]]:
-        sizes = {k: self.problem.federation.size(k) for k in clients}
+        ordered, sizes = self._by_size(clients)
         scores: dict[int, dict[str, Score]] = {}
-        for part in self._chunks(sorted(clients, key=lambda k: -sizes[k]), sizes):
+        for part in self._chunks(ordered, sizes):
             if not can_evaluate(self.problem, self._network, part):
                 raise NotBatchable("these scores are computed client by client")
             u, v = self.algorithm.client_model(broadcast, self.models.gather(part), view)
@@ -151,6 +149,11 @@ class VectorizedEngine(SequentialEngine):
         """Whether a client evaluated with others has the scores of the same client by itself."""
         alone = evaluate_client(self.problem, self.algorithm, client, self.models.get(client), broadcast, view)
         return alone.keys() == scores.keys() and all(_same_score(alone[name], scores[name]) for name in alone)
+
+    def _by_size(self, clients: Sequence[int]) -> tuple[list[int], dict[int, int]]:
+        """The clients, larger ones first, and their sizes."""
+        sizes = dict(zip(clients, self.problem.federation.sizes_of(clients), strict=True))
+        return sorted(clients, key=sizes.__getitem__, reverse=True), sizes
 
     def _chunks(self, clients: Sequence[int], sizes: dict[int, int]) -> list[list[int]]:
         """Clients that fit into the memory together."""
@@ -248,7 +251,7 @@ class BatchedResult:
         names = chunks[0].sums
         rows = [None if bool(c.finite.all()) else c.finite for c in chunks]
         sums = {n: total(_summed(c.sums[n], r) for c, r in zip(chunks, rows, strict=True)) for n in names}
-        weight = math.fsum(float(w) for c in chunks for w in c.weights[c.finite].tolist())
+        weight = math.fsum(w for c in chunks for w in c.weights[c.finite].tolist())
         self.total = Aggregate(sums, weight, len(self.good), unit=max(chunk.unit for chunk in chunks))
         self.bytes_up = chunks[0].size * len(clients)
         self.bytes_told = 0
@@ -288,7 +291,8 @@ class BatchedResult:
         center: Vec | None = server.vectors.get("u")
         drift = 0.0
         for name in known:
-            copies = torch.cat([_finite_rows(c, name) for c in self._chunks])
+            rows = [_finite_rows(c, name) for c in self._chunks]
+            copies = torch.cat(rows) if len(rows) > 1 else rows[0]
             middle = center[name] if center is not None else copies.mean(0)
             gaps = (copies - middle).flatten(1)
             drift += torch.linalg.vector_norm(gaps, dim=1).double().sum().item()

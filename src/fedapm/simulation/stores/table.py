@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,39 +68,43 @@ class TableStore(Store):
 
     def gather(self, clients: Sequence[int]) -> State:
         """The states of some clients side by side."""
-        index = torch.tensor(clients)
-        state, _ = self._layout()
-        fresh = ~self._touched[index]
-        fields: dict[str, Value] = {}
-        for field, value in state.items():
-            if isinstance(value, Vec):
-                rows = {n: self._rows((f"state.{field}", n), t, index, fresh) for n, t in value.items()}
-                fields[field] = BatchedVec(rows)
-            else:
-                number = torch.tensor(float(value), dtype=torch.float64)
-                fields[field] = PerClient(self._rows((field, ""), number, index, fresh))  # type: ignore[assignment]
-        return State(**fields)
+        return self._gather(_index(clients))
 
     def scatter(self, clients: Sequence[int], state: State) -> Undo:
         """Replace the states of some clients by those side by side; the result takes that back."""
-        before, touched = self.gather(clients), self._touched[torch.tensor(clients)].tolist()
-        self._write(clients, state)
+        index = _index(clients)
+        before, fresh = self._gather(index), ~self._touched[index]
+        self._write(index, state)
 
         def undo() -> None:
-            self._write(clients, before)
-            fresh = [k for k, old in zip(clients, touched, strict=True) if not old]
-            self._touched[torch.tensor(fresh, dtype=torch.long)] = False
+            self._write(index, before)
+            self._touched[index[fresh]] = False
 
         return undo
 
-    def _write(self, clients: Sequence[int], state: State) -> None:
-        index = torch.tensor(clients)
+    def _gather(self, index: Tensor) -> State:
+        state, _ = self._layout()
+        fresh = ~self._touched[index] if state else None
+        fresh = None if fresh is None or not bool(fresh.any()) else fresh
+        # whoever has no row reads the first one, which its start then replaces
+        places = self._row[index].clamp(min=0)
+        fields: dict[str, Value] = {}
+        for field, value in state.items():
+            if isinstance(value, Vec):
+                rows = {n: self._rows((f"state.{field}", n), t, places, fresh) for n, t in value.items()}
+                fields[field] = BatchedVec(rows)
+            else:
+                number = torch.tensor(float(value), dtype=torch.float64)
+                fields[field] = PerClient(self._rows((field, ""), number, places, fresh))  # type: ignore[assignment]
+        return State(**fields)
+
+    def _write(self, index: Tensor, state: State) -> None:
         self._make_room(index, self._sample())
         rows = self._row[index]
         for field, value in state.items():
             if isinstance(value, Vec):
                 for name, tensor in value.items():
-                    self._columns[f"state.{field}", name][rows.to(tensor.device)] = tensor
+                    self._columns[f"state.{field}", name].index_copy_(0, rows.to(tensor.device), tensor)
             else:
                 numbers = (
                     value.values if isinstance(value, PerClient) else torch.tensor(float(value), dtype=torch.float64)
@@ -107,13 +112,12 @@ class TableStore(Store):
                 self._columns[field, ""][rows] = numbers.cpu()
         self._touched[index] = True
 
-    def _rows(self, key: tuple[str, str], start: Tensor, index: Tensor, fresh: Tensor) -> Tensor:
+    def _rows(self, key: tuple[str, str], start: Tensor, places: Tensor, fresh: Tensor | None) -> Tensor:
         if key not in self._columns:
-            return start.expand(len(index), *start.shape)
+            return start.expand(len(places), *start.shape)
         column = self._columns[key]
-        # whoever has no row reads the first one, which its start then replaces
-        rows = column.index_select(0, self._row[index].clamp(min=0).to(column.device))
-        if bool(fresh.any()):
+        rows = column.index_select(0, places.to(column.device))
+        if fresh is not None:
             rows[fresh.to(column.device)] = start
         return rows
 
@@ -139,6 +143,11 @@ class TableStore(Store):
             if key in self._columns:
                 room[: len(self._columns[key])] = self._columns[key]
             self._columns[key] = room
+
+
+def _index(clients: Sequence[int]) -> Tensor:
+    # several times faster than a tensor of a list
+    return torch.from_numpy(np.array(clients, dtype=np.int64))
 
 
 def _flat(client_state: ClientState) -> Iterator[tuple[tuple[str, str], Tensor]]:
