@@ -47,9 +47,14 @@ def test_an_unsteady_lead_is_not_marked() -> None:
     assert clear_best([{1: 0.9, 2: 0.7, 3: 0.8}, {1: 0.8, 2: 0.72, 3: 0.79}], higher_is_better=True) is None
 
 
-def test_only_the_runner_up_matters() -> None:
-    columns = [{1: 0.9, 2: 0.91}, {1: 0.8, 2: 0.81}, {1: 0.2, 2: 0.79}]
-    assert clear_best(columns, higher_is_better=True) == 0
+def test_every_other_must_be_beaten() -> None:
+    best, second, far = {1: 0.9, 2: 0.91}, {1: 0.8, 2: 0.81}, {1: 0.2, 2: 0.22}
+    assert clear_best([best, second, far], higher_is_better=True) == 0
+
+
+def test_a_wild_third_cannot_be_told_apart() -> None:
+    best, second, wild = {1: 0.9, 2: 0.91}, {1: 0.8, 2: 0.81}, {1: 0.2, 2: 0.95}
+    assert clear_best([best, second, wild], higher_is_better=True) is None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,7 @@ def test_nobody_is_best(columns: list[dict[int, float]]) -> None:
     assert clear_best(columns, higher_is_better=True) is None
 
 
-def test_two_runners_up_must_both_be_beaten() -> None:
+def test_two_equal_runners_up_must_both_be_beaten() -> None:
     best, steady, wild = {1: 0.9, 2: 0.91}, {1: 0.8, 2: 0.81}, {1: 0.95, 2: 0.66}
     assert sum(steady.values()) == pytest.approx(sum(wild.values()))
     assert clear_best([best, steady, wild], higher_is_better=True) is None

@@ -46,23 +46,22 @@ def paired_difference(left: Mapping[int, float], right: Mapping[int, float]) -> 
 
 
 def clear_best(columns: Sequence[Mapping[int, float]], higher_is_better: bool) -> int | None:
-    """The position of the best entry, if it is significantly better than the second best.
+    """The position of the best entry, if it is significantly better than each of the others.
 
     Args:
         columns: The values of each method by seed.
         higher_is_better: Whether the highest mean is the best.
 
     Returns:
-        None where two are equally good, where fewer than two methods have a value, or where the difference is not
-        significant.
+        None where two are equally good, where fewer than two methods have a value, or where a difference is not
+        significant. A rival with a lower mean may vary so much that it cannot be told apart.
     """
     sign = 1 if higher_is_better else -1
     means = {i: sign * statistics.fmean(values.values()) for i, values in enumerate(columns) if values}
     if len(means) < 2:
         return None
     best, *others = sorted(means, key=lambda i: -means[i])
-    runners_up = [i for i in others if math.isclose(means[i], means[others[0]], rel_tol=1e-12)]
-    for rival in runners_up:
+    for rival in others:
         difference = paired_difference(columns[best], columns[rival])
         if difference is None or not difference.clear or sign * difference.mean <= 0:
             return None

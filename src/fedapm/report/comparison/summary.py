@@ -72,7 +72,7 @@ class SummaryRow:
 def summary_table(runs: Sequence[Run]) -> list[SummaryRow]:
     """The rows of the comparison, the highest accuracy (or the lowest test loss) first.
 
-    A cell is marked as best only where it is significantly better than the second best, where every run of its
+    A cell is marked as best only where it is significantly better than every other, where every run of its
     method finished, and where all runs saw the same data.
 
     Args:
