@@ -52,8 +52,8 @@ class Regime:
     """What it is set to."""
 
 
-def _over(table: str, key: str, values: Sequence[Any], **more: Any) -> dict[str, Tables]:
-    return {f"{value:g}": {table: {key: value, **more}} for value in values}
+def _over(table: str, key: str, values: Sequence[Any], more: Tables | None = None) -> dict[str, Tables]:
+    return {f"{value:g}": {table: {key: value}} | (more or {}) for value in values}
 
 
 MOTION, CIFAR = "motionsense-features.toml", "cifar-features.toml"
@@ -71,6 +71,11 @@ REGIMES = {
             "last layer": {"model": {"preset": "output"}},
             "last two": {"model": {"personal": ["body.*", "head.*"]}},
         },
+    ),
+    "decay-pictures": Regime(
+        CIFAR,
+        "L2 weight",
+        _over("solver", "weight_decay", (0, 0.005, 0.025, 0.05), more={"model": {"personal": ["*.bias"]}}),
     ),
     "skew": Regime(CIFAR, "Dirichlet concentration", _over("data", "concentration", (0.1, 0.3, 1.0, 10.0))),
 }

@@ -1,13 +1,14 @@
-"""FedAPM against its rivals on real data: every method with the best of twelve settings, then six seeds.
+"""FedAPM against its rivals on real data: every method with the best of twenty settings, then ten seeds.
 
     fedapm data get motionsense --data-root DIR
     python benchmarks/rivals.py motionsense --data-root DIR
     python benchmarks/rivals.py motionsense --data-root DIR --fraction 0.1
     python benchmarks/rivals.py cifar --data-root DIR
 
-Settings are chosen on validation data, which no run is tested on, at the longest number of rounds. Then the methods are
-run with other seeds and scored on test data: the clients' mean accuracy, after the closing phase, for several numbers
-of rounds. Differences are paired by seed. Scores are kept in ``--out`` as they come, and no run is repeated.
+Settings are chosen on validation data, which no run is tested on, at the longest number of rounds: first one of twelve
+with the example's L2 term, then its step size and its L2 term together, eight more. Then the methods are run with other
+seeds and scored on test data: the clients' mean accuracy, after the closing phase, for several numbers of rounds.
+Differences are paired by seed. Scores are kept in ``--out`` as they come, and no run is repeated.
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ class Case:
 
 CASES = {
     # 40 windows to train on, as later, and 120 others of the training half to choose by
-    "motionsense": Case("motionsense-features.toml", {"train_limit": 160, "validation": 0.75}, (15, 30, 45, 60)),
-    "cifar": Case("cifar-features.toml", {"validation": 0.25}, (10, 20, 30, 60)),
+    "motionsense": Case(
+        "motionsense-features.toml", {"train_limit": 160, "validation": 0.75}, (10, 20, 30, 40, 50, 60)
+    ),
+    "cifar": Case("cifar-features.toml", {"validation": 0.25}, (10, 20, 30, 40, 50, 60)),
 }
 
 
@@ -76,8 +79,13 @@ def more_step_sizes(lr: float) -> list[dict[str, Any]]:
     return [{"lr": round(a * lr, 6), "lr_schedule": "exponential", "lr_decay": decay} for a, decay in pairs]
 
 
+def decays(weight_decay: float) -> list[float]:
+    """Two L2 weights beside the example's: little, and so much that no client can fit everything."""
+    return [round(0.3 * weight_decay, 6), round(5 * weight_decay, 6)]
+
+
 def choices(method: str, lr: float) -> list[Tables]:
-    """The twelve settings that a method may choose from."""
+    """The twelve settings that a method may choose from, with the example's L2 weight."""
     output: Tables = {"model": {"preset": "output"}}
     stem: Tables = {"model": {"personal": ["stem.*"]}}
     biases: Tables = {"model": {"personal": ["*.bias"]}}
@@ -97,8 +105,17 @@ def choices(method: str, lr: float) -> list[Tables]:
     return [tables | {"solver": step} for tables, step in itertools.product(own.get(method, [{}]), steps)]
 
 
-METHODS = ("fedapm", "fedalt", "fedsim", "ditto", "scaffold", "fedavg", "local", "fine-tuned")
-LABELS = {"fine-tuned": "FedAvg, then each its copy"}
+LABELS = {
+    "fedapm": "FedAPM",
+    "fedalt": "FedAlt",
+    "fedsim": "FedSim",
+    "ditto": "Ditto",
+    "scaffold": "SCAFFOLD",
+    "fedavg": "FedAvg",
+    "local": "local",
+    "fine-tuned": "FedAvg, then each client its own copy",
+}
+METHODS = (*LABELS,)
 
 
 class Bench:
@@ -145,11 +162,16 @@ class Bench:
 
     def choose(self, method: str, rounds: int) -> tuple[Tables, float]:
         """The settings that are best on validation data, and their score there."""
-        lr = float(self.tables["solver"]["lr"])
-        scored = []
-        for own in choices(method, lr):
-            seeds = [self.score(method, own, rounds, s, choosing=True) for s in SEEDS_FOR_CHOOSING]
-            scored.append((statistics.mean(seeds), own))
+        solver = self.tables["solver"]
+
+        def validated(own: Tables) -> float:
+            return statistics.mean(self.score(method, own, rounds, s, choosing=True) for s in SEEDS_FOR_CHOOSING)
+
+        scored = [(validated(own), own) for own in choices(method, float(solver["lr"]))]
+        best = max(scored, key=lambda pair: pair[0])
+        for weight, step in itertools.product(decays(float(solver["weight_decay"])), step_sizes(float(solver["lr"]))):
+            own = best[1] | {"solver": step | {"weight_decay": weight}}
+            scored.append((validated(own), own))
         best = max(scored, key=lambda pair: pair[0])
         return best[1], best[0]
 
@@ -164,6 +186,12 @@ def last_accuracy(experiment: Experiment, clients: Federation) -> float:
     return 100 * float(next(iter(evaluations.values()))["accuracy"]["mean"])
 
 
+def rounds_to(scores: dict[int, list[float]], levels: Sequence[float]) -> list[int]:
+    """After how many rounds each seed is at its level; where it never is, ten more than the longest run."""
+    seeds = range(len(levels))
+    return [next((T for T in scores if scores[T][k] >= levels[k]), max(scores) + 10) for k in seeds]
+
+
 def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
     """A mean and half of its 95% interval."""
     n = len(values)
@@ -174,14 +202,51 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
 def interval(values: Sequence[float]) -> str:
     """The mean with its 95% interval."""
     mean, half = mean_and_half(values)
-    return f"{mean:+.2f} ± {half:.2f}"
+    return f"{mean:+.2f} ± {half:.2f}".replace("-", "−")
+
+
+Scores = dict[str, dict[int, list[float]]]
+"""Of each method, after each number of rounds, of each seed."""
+
+
+def accuracies(scores: Scores, rounds: Sequence[int]) -> str:
+    """The methods' means as a table, the best first, with FedAPM's lead at the end and half-way."""
+    last, half = rounds[-1], rounds[len(rounds) // 2 - 1]
+    heads = ["", *(f"{T} rounds" for T in rounds), f"FedAPM ahead after {half}", f"after {last}"]
+    lines = [_row(heads), _row(["---"] * len(heads))]
+    for method in sorted(scores, key=lambda name: -statistics.mean(scores[name][last])):
+        means = [f"{statistics.mean(scores[method][T]):.2f}" for T in rounds]
+        leads = [interval(_minus(scores["fedapm"][T], scores[method][T])) for T in (half, last)]
+        lines.append(_row([LABELS[method], *means, *(["", ""] if method == "fedapm" else leads)]))
+    return "\n".join(lines)
+
+
+def rounds_saved(scores: Scores, last: int) -> str:
+    """After how many rounds FedAPM has a rival's last score, as a table."""
+    heads = ["to the last score of", "FedAPM's rounds", "its own rounds", "FedAPM needs fewer"]
+    lines = [_row(heads), _row(["---"] * len(heads))]
+    for rival in scores:
+        if rival == "fedapm":
+            continue
+        ours, theirs = (rounds_to(scores[method], scores[rival][last]) for method in ("fedapm", rival))
+        means = [f"{statistics.mean(values):.0f}" for values in (ours, theirs)]
+        lines.append(_row([LABELS[rival], *means, interval(_minus(theirs, ours))]))
+    return "\n".join(lines)
+
+
+def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    return [x - y for x, y in zip(a, b, strict=True)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", choices=list(CASES))
     parser.add_argument("--data-root", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--fraction", type=float, default=0.3, help="share of clients in a round")
     parser.add_argument("--engine", default="vectorized")
     parser.add_argument("--out", type=Path, help="a file of its own for each data set and fraction")
@@ -196,24 +261,10 @@ def main() -> None:
     for method in METHODS:
         seeds = range(given.seeds)
         scores[method] = {T: [bench.score(method, chosen[method], T, s) for s in seeds] for T in case.rounds}
-    columns = "".join(f"{f'{T} rounds':>12}" for T in case.rounds)
-    about = f"{given.data}, {given.fraction:.0%} of the clients a round"
-    print(f"\n{about}, test accuracy in %, mean of {given.seeds} seeds\n{'':28}{columns}   FedAPM ahead by (95%)")
-    for method in METHODS:
-        means = "".join(f"{statistics.mean(scores[method][T]):12.2f}" for T in case.rounds)
-        gaps = [
-            interval([a - b for a, b in zip(scores["fedapm"][T], scores[method][T], strict=True)]) for T in case.rounds
-        ]
-        lead = "" if method == "fedapm" else "   " + "   ".join(gaps)
-        print(f"{LABELS.get(method, method):28}{means}{lead}")
-    rivals = [method for method in METHODS if method != "fedapm"]
-    print("\nrounds to a rival's last score (paired lead of FedAPM after so many rounds over the rival at the end)")
-    for rival in rivals:
-        last = scores[rival][case.rounds[-1]]
-        leads = {T: [a - b for a, b in zip(scores["fedapm"][T], last, strict=True)] for T in case.rounds}
-        reached = next((T for T, lead in leads.items() if statistics.mean(lead) >= 0), None)
-        text = "not reached" if reached is None else f"{reached} of {case.rounds[-1]} ({interval(leads[reached])})"
-        print(f"  {LABELS.get(rival, rival):28}{text}")
+    about = (
+        f"{given.data}, {given.fraction:.0%} of the clients a round, test accuracy in %, mean of {given.seeds} seeds"
+    )
+    print(f"\n{about}\n\n{accuracies(scores, case.rounds)}\n\n{rounds_saved(scores, case.rounds[-1])}")
 
 
 if __name__ == "__main__":
