@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -26,6 +27,8 @@ app = typer.Typer(name="flower", help="Run the same experiment on several machin
 
 Folder = Annotated[Path, typer.Option("--folder", help="Folder of the federation on this machine.")]
 DEFAULT_FOLDER = Path("runs/federation")
+AT_ONCE = 3 * (os.cpu_count() or 1)
+"""Messages under way at a time to nodes on this machine. Each starts a process, and Flower gives it up after 30 s."""
 
 
 @app.command()
@@ -69,7 +72,7 @@ def run(
     from fedapm.flower.local.app_folder import write_app
     from fedapm.flower.local.federation import superlink_log
     from fedapm.flower.local.follow import finished, follow, submit
-    from fedapm.flower.settings import deployment
+    from fedapm.flower.settings import TABLE, deployment
     from fedapm.loggers import check_folder_logs, log_folder
     from fedapm.loggers.rounds import RoundProgress
     from fedapm.report import write_report
@@ -78,7 +81,8 @@ def run(
     from fedapm.runs.provenance import command_line
     from fedapm.runs.records import load_run
 
-    tables = _own_data(_absolute(merged(*layers(config, assign))))
+    given = merged({TABLE: {"at_once": AT_ONCE}} if superlink is None else {}, *layers(config, assign))
+    tables = _own_data(_absolute(given))
     plan, target = deployment(tables), out.resolve()
     logs = check_folder_logs(log)
     rounds = plan.experiment.engine.rounds

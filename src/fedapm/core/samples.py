@@ -26,12 +26,14 @@ class Samples:
     """When each sample was taken; a split holds out the latest."""
 
     def __post_init__(self) -> None:
-        sizes = {len(t) for t in (*self.inputs, self.targets, self.groups, self.times) if t is not None}
+        parts = (*self.inputs, self.targets, self.groups, self.times)
+        # len() of a tensor takes ten times as long
+        sizes = {t.shape[0] if t.ndim else len(t) for t in parts if t is not None}
         if len(sizes) != 1:
             raise FedapmError(f"inputs and targets must have equal lengths, not {sorted(sizes)}.")
 
     def __len__(self) -> int:
-        return self.targets.shape[0]  # len() of a tensor takes ten times as long
+        return self.targets.shape[0]
 
     def __getitem__(self, index: Tensor | slice) -> Samples:
         inputs = tuple(t[index] for t in self.inputs)

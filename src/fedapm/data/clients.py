@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,7 +53,7 @@ def check_client(client: ClientData) -> None:
 
 def _all_finite(values: Tensor) -> bool:
     # a finite sum has finite terms and is much faster to check; a sum of large finite terms may still overflow
-    return bool(torch.isfinite(values.sum(dtype=torch.float32))) or bool(torch.isfinite(values).all())
+    return math.isfinite(values.sum(dtype=torch.float32).item()) or bool(torch.isfinite(values).all())
 
 
 def client_position(ids: Sequence[str], client: int | str) -> int:

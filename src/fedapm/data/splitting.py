@@ -60,11 +60,10 @@ def random_order(index: Positions, labels: Positions, stratify: bool, stream: np
     if not stratify:
         return shuffled
     # by the rank of each sample within its class, as a share of the class
-    share = np.empty(len(shuffled))
-    for value in np.unique(labels[shuffled]):
-        members = np.flatnonzero(labels[shuffled] == value)
-        share[members] = (np.arange(len(members)) + 0.5) / len(members)
-    return shuffled[np.argsort(share, kind="stable")]
+    _, classes, counts = np.unique(labels[shuffled], return_inverse=True, return_counts=True)
+    rank = np.empty(len(shuffled))
+    rank[np.argsort(classes, kind="stable")] = np.arange(len(shuffled)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return shuffled[np.argsort((rank + 0.5) / counts[classes], kind="stable")]
 
 
 def limited(samples: Samples, limit: int | None, stream: np.random.Generator) -> Samples:

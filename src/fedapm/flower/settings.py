@@ -40,7 +40,9 @@ class FlowerSettings:
     keep_contributions: bool = True
     """Whether the server stores what each client has sent, so that it can be subtracted again: one more shared vector
     per client on the server's disk."""
-
+    at_once: PositiveInt | None = None
+    """How many messages are under way at a time, for nodes that share machines; the next is sent when a reply comes.
+    All of a round if not given, but on the federation of `fedapm flower up` three for each processor."""
     norm_limit: NonNegativeFloat = 50.0
     """How many times the usual norm an update may have: the median of the last 100 that were accepted and of the
     round's. A longer one is refused; 0 takes any."""

@@ -98,6 +98,7 @@ class Server:
         self.transport, self.deployment, self.out = transport, deployment, out
         self.model, self.loss = model, loss
         self.experiment, self.flower = deployment.experiment, deployment.flower
+        transport.at_once = self.flower.at_once
         self.events = JsonLines(out / EVENTS)
         names = self.experiment.algorithm.cumulative
         private = layer_of(self.experiment.method, Private) is not None

@@ -20,6 +20,8 @@ from fedapm.flower.transport.traffic import Traffic
 
 POLL = 0.5
 """Seconds between two polls for replies."""
+SLOW = 60.0
+"""Seconds after which a message that was not replied to no longer keeps others from being sent."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Transport:
     ) -> None:
         self.grid, self.clock, self.sleep = grid, clock, sleep
         self.traffic = Traffic()
+        self.at_once: int | None = None
+        """How many messages of an exchange are under way at a time; None for all of them."""
 
     def online(self) -> dict[int, str]:
         """The ids of the nodes that are connected now, each with the fingerprint of its key."""
@@ -66,14 +70,29 @@ class Exchange:
     def __init__(self, transport: Transport, kind: str, group: str, lifetime: float, limit: int) -> None:
         self.transport, self.kind, self.group, self.lifetime, self.limit = transport, kind, group, lifetime, limit
         self._pending: dict[str, int] = {}
+        self._sent: dict[str, float] = {}
+        self._queue: dict[int, RecordDict] = {}
 
     @property
     def waiting(self) -> set[int]:
-        """The nodes that were sent a message and have not replied yet."""
-        return set(self._pending.values())
+        """The nodes that have a message, or will be sent one, and have not replied yet."""
+        return {*self._pending.values(), *self._queue}
 
     def send(self, contents: Mapping[int, RecordDict]) -> list[NodeReply]:
-        """Send each node its message; returns a reply with a problem for each that could not be sent."""
+        """Send each node its message, some of them later where only so many may be under way at a time.
+
+        Args:
+            contents: The message of each node.
+
+        Returns:
+            A reply with a problem for each that could not be sent.
+        """
+        self._queue |= contents
+        return self._send_next()
+
+    def _send_next(self) -> list[NodeReply]:
+        """Send as many of the messages that wait as may be under way."""
+        contents = {node: self._queue.pop(node) for node in list(self._queue)[: self._room()]}
         messages = [
             Message(content, node, self.kind, ttl=self.lifetime, group_id=self.group)
             for node, content in contents.items()
@@ -83,25 +102,30 @@ class Exchange:
         failed = []
         for (node, content), id in zip(contents.items(), ids, strict=True):
             if id:
-                self._pending[id] = node
+                self._pending[id], self._sent[id] = node, self.transport.clock()
                 self.transport.traffic.count_sent(content)
             else:
                 failed.append(NodeReply(node, problem="the SuperLink did not accept the message"))
         return failed
 
+    def _room(self) -> int:
+        """How many messages may be sent now."""
+        if self.transport.at_once is None:
+            return len(self._queue)
+        since = self.transport.clock() - SLOW
+        return max(self.transport.at_once - sum(self._sent[id] > since for id in self._pending), 0)
+
     def receive(self) -> list[NodeReply]:
-        """The replies that have arrived since the last call."""
-        if not self._pending:
-            return []
+        """The replies that have arrived since the last call; messages that waited for them are sent."""
         replies = []
-        for message in self.transport.grid.pull_messages(set(self._pending)):
+        for message in self.transport.grid.pull_messages(set(self._pending)) if self._pending else ():
             # the SuperLink's own error replies do not name the node, so the message they answer does
             node = self._pending.pop(message.metadata.reply_to_message_id, None)
             if node is not None:
                 replies.append(_reply(node, message, self.limit))
                 if message.has_content():
                     self.transport.traffic.count_received(message.content)
-        return replies
+        return [*replies, *self._send_next()]
 
 
 def _reply(node: int, message: Message, limit: int) -> NodeReply:

@@ -11,7 +11,12 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
 from fedapm.core.algorithm import Algorithm
+from fedapm.core.samples import Samples
 from fedapm.simulation.batched import network
 from fedapm.simulation.engines import processes, vectorized
 from fedapm.simulation.engines.base import LocalEngine
@@ -29,6 +34,8 @@ FEWEST = 10
 """Clients in a round from which computing them together pays."""
 TRIED = 3
 """Clients that are tried together before it is decided."""
+DIFFERENCE = 0.01
+"""How much of its length what they send may differ from one by one; rounding is far below it."""
 SHORT = 0.25
 """Seconds a round must take before it is worth dealing out to worker processes."""
 
@@ -84,24 +91,32 @@ def _vectorized_if_small(problem: Problem, algorithm: Algorithm, cohort: list[in
     """Clients side by side where a step is small and the method allows it; or what speaks against it."""
     if (reason := vectorized.unable(problem)) is not None:
         return reason
-    module = problem.network(0).module
-    if not network.is_linear_chain(module):
-        return "the network is not made of fully connected layers alone"
-    samples = problem.federation[cohort[0]].train
-    batch = min(problem.solver.batch_size or len(samples), len(samples))
-    parameters = sum(p.numel() for p in module.parameters())
-    operations = 6 * batch * parameters
+    module, samples = problem.network(0).module, problem.samples(cohort[0], "train")
+    operations = _operations(module, samples[: problem.solver.batch_size or len(samples)])
     if operations > SMALL:
         return f"a step of one client is {operations / 1e6:.0f} million operations"
     if len(cohort) < FEWEST:
         return f"a round has {len(cohort)} clients"
     engine = VectorizedEngine(problem, algorithm)
     # a few clients tried side by side show what the method takes; nothing of it is kept
-    engine.run_round(0, cohort[:TRIED], algorithm.broadcast(algorithm.server_init(problem.u0)))
+    tried = 0, cohort[:TRIED], algorithm.broadcast(algorithm.server_init(problem.u0))
+    together = engine.run_round(*tried).total.sums
     if engine.fallback_reasons:
         return engine.fallback_reasons[0]
+    if not network.is_linear_chain(module):
+        one_by_one = SequentialEngine(problem, algorithm).run_round(*tried).total.sums
+        if any((together[n] - alone).norm() > DIFFERENCE * alone.norm() for n, alone in one_by_one.items()):
+            return "clients come out differently when they are computed together"
     why = f"a step of one client is {operations / 1e6:.2f} million operations, so clients are trained side by side"
     return EngineChoice(engine, why)
+
+
+def _operations(module: nn.Module, batch: Samples) -> int:
+    """Those of a step in products and convolutions: of the forward pass, and twice as many of the backward pass."""
+    module.eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(*batch.inputs)
+    return 3 * int(counter.get_total_flops())
 
 
 def _by_time(
