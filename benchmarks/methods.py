@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -55,6 +55,7 @@ class Case:
     label: str
     method: Algorithm
     solver: dict[str, Any] = field(default_factory=dict)
+    network: Callable[[], nn.Module] = Tiny
 
 
 def cases() -> dict[str, Case]:
@@ -73,7 +74,7 @@ def loop(work: Workload, case: Case, data: Federation, name: str) -> Loop:
     torch.manual_seed(0)
     solver = SGDConfig(lr=work.lr, epochs=work.epochs, batch_size=work.batch, **case.solver)
     rule = SplitRule(personal=work.personal)
-    learnt = Problem(data, Tiny(), rule, adapt=case.method.adapt, solver=solver)
+    learnt = Problem(data, case.network(), rule, adapt=case.method.adapt, solver=solver)
     schedule = Schedule(NEVER, Sampling(count=work.selected), NEVER)
     return Loop(learnt, case.method, schedule, engine(name, 1, learnt, case.method))
 

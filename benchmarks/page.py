@@ -156,6 +156,29 @@ def methods(results: Results) -> str:
     return table([*head, f"at least {results['aim']:g}"], rows)
 
 
+def convolutions(results: Results) -> str:
+    """Networks with convolutions of several sizes, clients side by side and one by one."""
+    rows = [
+        [
+            row["label"],
+            f"{row['operations'] / 1e6:,.1f}",
+            *(short(1e3 * row[engine]["best"]) for engine in ("sequential", "vectorized")),
+            *(short(row["ratio"][kind]) for kind in ("best", "median")),
+            "together" if row["together"] else "one by one",
+        ]
+        for row in results["networks"]
+    ]
+    head = [
+        "pictures and channels",
+        "million operations a step",
+        "one by one, ms",
+        "together, ms",
+        "ratio",
+        "of medians",
+    ]
+    return table([*head, "`auto` takes"], rows)
+
+
 def remarks(results: Results) -> str:
     """What there was to say during the run."""
     return "\n".join(f"- {line}" for line in results["remarks"]) or "Every contender took part in every comparison."
@@ -374,6 +397,7 @@ def blocks(
     lazy: Results,
     comparisons: Results,
     races: Results,
+    by_size: Results,
 ) -> dict[str, str]:
     """What belongs between the markers."""
     single, several = tiny_cases(scales)
@@ -390,6 +414,7 @@ def blocks(
         "tiny": speed(speeds, "tiny"),
         "figure-speed": figure("speed", "CPU seconds of a round for every contender"),
         "methods": methods(by_method),
+        "convolutions": convolutions(by_size),
         "evaluation": evaluation(speeds),
         "remarks": remarks(speeds),
         "arithmetic": arithmetic(profile),
@@ -437,6 +462,7 @@ def main() -> None:
         "population",
         "side_by_side",
         "time_to_accuracy",
+        "convolutions",
     )
     found = speeds, scales, profile, _, _, _, lazy, *_ = [read_json(given.results / f"{name}.json") for name in names]
     if not given.allow_quick and any(results["quick"] for results in found):

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedapm.errors import FedapmError
+from fedapm.experiments import build
+from fedapm.experiments.study import estimate
 from fedapm.experiments.study.estimate import Cost, duration
 from fedapm.experiments.study.part import Part
 from fedapm.experiments.study.settings import read_study
@@ -204,6 +206,38 @@ def test_the_arithmetic_of_the_estimate() -> None:
     cost = Cost(start=1.0, client=0.5, evaluation=0.2, closing=3.0, clients=20, evaluate_every=5)
     assert cost.run(10, 0.3) == pytest.approx(1.0 + 10 * 6 * 0.5 + 3 * 0.2 + 3.0)
     assert [duration(seconds) for seconds in (59, 1800, 9000)] == ["59 s", "30 min", "2.5 h"]
+
+
+def test_getting_ready_counts_once_and_not_with_every_evaluation(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, planned = [0.0], build.plan
+
+    def plan(*given):
+        clock[0] += 100.0
+        return planned(*given)
+
+    monkeypatch.setattr(estimate.time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(estimate.build, "plan", plan)
+    (case,) = read_study(file).cases
+    for cost in estimate.measure(Part(case, 0.5, tmp_path, None)).values():
+        assert (cost.start, cost.evaluation, cost.client) == (100.0, 0.0, 0.0)
+
+
+def test_what_takes_little_is_measured_with_all_clients(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met, planned = [], build.plan
+    monkeypatch.setattr(
+        estimate.build, "plan", lambda made, clients: met.append(len(clients)) or planned(made, clients)
+    )
+    (case,) = read_study(file).cases
+    part = Part(case, 0.5, tmp_path, None)
+    monkeypatch.setattr(estimate, "SHORT", 1e9)
+    estimate.measure(part)
+    monkeypatch.setattr(estimate, "SHORT", -1.0)
+    estimate.measure(part)
+    assert met == [3, 4, 3, 4, 3, 3]
 
 
 def test_the_examples_are_studies() -> None:

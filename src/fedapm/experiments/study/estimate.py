@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 from fedapm.core.record import RoundRecord
 from fedapm.data import Federation
@@ -27,6 +28,8 @@ from fedapm.simulation.state import RunState
 logger = logging.getLogger(__name__)
 FEW = 3
 """Clients that are measured; all others are taken to be like them."""
+SHORT = 10.0
+"""Seconds: where a run of one round takes no longer, it is measured as it is."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,12 @@ class _Clock(Callback):
     """Takes the processor time of round 0, which is only evaluated, and of round 1."""
 
     def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def begin(self, *_: object) -> Self:
+        """Take the time when everything is ready for round 0."""
         self.at = [time.process_time()]
+        return self
 
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Take the time."""
@@ -64,7 +72,7 @@ class _Clock(Callback):
 
 
 def measure(part: Part) -> dict[str, Cost]:
-    """Run one round of every method of a case, with a few of its clients.
+    """Run one round of every method of a case, with a few of its clients or, where that takes little, all of them.
 
     Args:
         part: The case with any of its cohorts.
@@ -81,23 +89,38 @@ def measure(part: Part) -> dict[str, Cost]:
 
 
 def _cost(part: Part, method: str, clients: Federation) -> Cost:
-    measured: Tables = {"engine": {"rounds": 1, "evaluate_every": 1, "final_personal_epochs": 0, "fraction": 1.0}}
-    (experiment,) = compare.plans([method], part.case.plan.seeds[:1], *part.layers, measured)
-    few = clients.first(FEW)
+    few = _measured(part, method, clients.first(FEW), 1.0, len(clients))
+    # small clients may be computed together, which takes a fraction of the time that they take one by one
+    return few if few.run(1, part.cohort) > SHORT else _measured(part, method, clients, part.cohort, len(clients))
+
+
+def _measured(part: Part, method: str, some: Federation, cohort: float, everybody: int) -> Cost:
+    """One round with some clients, and what follows from it.
+
+    Args:
+        part: The case.
+        method: The method.
+        some: Those clients.
+        cohort: The share of them that takes part in the round.
+        everybody: How many clients the case has.
+    """
+    settings: Tables = {"engine": {"rounds": 1, "evaluate_every": 1, "final_personal_epochs": 0, "fraction": cohort}}
+    (experiment,) = compare.plans([method], part.case.plan.seeds[:1], *part.layers, settings)
     began, clock = time.process_time(), _Clock()
-    spec = one_process(build.plan(experiment, few))
+    spec = one_process(build.plan(experiment, some))
     try:
-        execute(spec, None, progress=False, callbacks=[lambda *_: clock])
+        execute(spec, None, progress=False, callbacks=[clock.begin])
     except Diverged as error:
         logger.warning("%s This was only to measure the time.", error)
-    at = [*clock.at, *[time.process_time()] * (3 - len(clock.at))]
-    evaluation = (at[1] - at[0]) / len(few)
-    client = max((at[2] - at[1]) / len(few) - evaluation, 0.0)
+    at = (clock.at + [time.process_time()] * 3)[:3]
+    evaluation = at[1] - at[0]
+    client = max(at[2] - at[1] - evaluation, 0.0) / Sampling(cohort).size(len(some))
     engine, epochs = part.experiment(method).engine, max(experiment.solver.epochs, 1)
     closes = experiment.algorithm.personal_field is not None
     # a round has two phases of so many epochs for those who have a personal part
-    closing = len(clients) * client * engine.final_personal_epochs / (2 * epochs) if closes else 0.0
-    return Cost(at[0] - began, client, len(clients) * evaluation, closing, len(clients), engine.evaluate_every)
+    closing = everybody * client * engine.final_personal_epochs / (2 * epochs) if closes else 0.0
+    evaluations = everybody / len(some) * evaluation
+    return Cost(at[0] - began, client, evaluations, closing, everybody, engine.evaluate_every)
 
 
 Costs = Mapping[str, Mapping[str, Cost]]

@@ -92,7 +92,7 @@ def _vectorized_if_small(problem: Problem, algorithm: Algorithm, cohort: list[in
     if (reason := vectorized.unable(problem)) is not None:
         return reason
     module, samples = problem.network(0).module, problem.samples(cohort[0], "train")
-    operations = _operations(module, samples[: problem.solver.batch_size or len(samples)])
+    operations = step_operations(module, samples[: problem.solver.batch_size or len(samples)])
     if operations > SMALL:
         return f"a step of one client is {operations / 1e6:.0f} million operations"
     if len(cohort) < FEWEST:
@@ -111,8 +111,16 @@ def _vectorized_if_small(problem: Problem, algorithm: Algorithm, cohort: list[in
     return EngineChoice(engine, why)
 
 
-def _operations(module: nn.Module, batch: Samples) -> int:
-    """Those of a step in products and convolutions: of the forward pass, and twice as many of the backward pass."""
+def step_operations(module: nn.Module, batch: Samples) -> int:
+    """Operations of a step in products and convolutions: of the forward pass, and twice as many of the backward pass.
+
+    Args:
+        module: The network.
+        batch: The samples of a step.
+
+    Returns:
+        Their number; layers that torch cannot count, such as recurrent ones, are left out.
+    """
     module.eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(*batch.inputs)
