@@ -26,7 +26,7 @@ def check_precision(precision: Precision | None, device: torch.device) -> None:
         with computed_in(precision, device):
             one = torch.ones(1, 1, device=device)
             able = able and (one @ one).dtype == torch.bfloat16
-    except (RuntimeError, TypeError, NotImplementedError):
+    except (RuntimeError, TypeError, NotImplementedError, AssertionError):
         able = False
     if not able:
         raise FedapmError(f'the device {device} has no bfloat16; leave out solver.precision = "bfloat16".')

@@ -99,14 +99,14 @@ class VectorizedEngine(SequentialEngine):
         chunks = []
         for part in self._chunks(ordered, sizes):
             task = BatchedTask(self.problem, part, round, self._network)
-            update = self.algorithm.client_update(broadcast, self.store.gather(part), task)
+            update = self.algorithm.client_update(broadcast, self._stacked(self.store, part), task)
             chunks.append(Chunk.of(part, update, task))
         if not self._checked:
             plain = self.algorithm.plain
             if plain is not self.algorithm:
                 # rounding takes a last digit for a whole step, so the method itself is compared
                 task = BatchedTask(self.problem, part, round, self._network)
-                update = plain.client_update(broadcast, self.store.gather(part), task)
+                update = plain.client_update(broadcast, self._stacked(self.store, part), task)
             self._check(ordered[-1], broadcast, round, Chunk.of(part, update, task))
         return BatchedResult(self.store, selected, chunks)
 
@@ -115,7 +115,7 @@ class VectorizedEngine(SequentialEngine):
     ) -> None:
         ordered, sizes = self._by_size(clients)
         for part in self._chunks(ordered, sizes):
-            before = self.store.gather(part)
+            before = self._stacked(self.store, part)
             task = BatchedTask(self.problem, part, round + 1, self._network, lr_factor=self.problem.lr_factor(round))
             after = _wide_state(self.algorithm.personalize(broadcast, before, task, epochs), len(part))
             finite = _finite(after.vectors.values(), task)
@@ -141,7 +141,7 @@ class VectorizedEngine(SequentialEngine):
         for part in self._chunks(ordered, sizes):
             if not can_evaluate(self.problem, self._network, part):
                 raise NotBatchable("these scores are computed client by client")
-            u, v = self.algorithm.client_model(broadcast, self.models.gather(part), view)
+            u, v = self.algorithm.client_model(broadcast, self._stacked(self.models, part), view)
             scores |= zip(part, evaluate(self.problem, self._network, part, u, v), strict=True)
         return [scores[k] for k in clients]
 
@@ -149,6 +149,14 @@ class VectorizedEngine(SequentialEngine):
         """Whether a client evaluated with others has the scores of the same client by itself."""
         alone = evaluate_client(self.problem, self.algorithm, client, self.models.get(client), broadcast, view)
         return alone.keys() == scores.keys() and all(_same_score(alone[name], scores[name]) for name in alone)
+
+    def _stacked(self, store: Store, clients: Sequence[int]) -> State:
+        """The states of some clients side by side; numbers, which stores keep in main memory, where vectors are."""
+        fields: dict[str, Any] = dict(store.gather(clients))
+        for field, value in fields.items():
+            if isinstance(value, PerClient):
+                fields[field] = PerClient(value.values.to(self.problem.device))
+        return State(**fields)
 
     def _by_size(self, clients: Sequence[int]) -> tuple[list[int], dict[int, int]]:
         """The clients, larger ones first, and their sizes."""
