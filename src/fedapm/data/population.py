@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Self
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -91,6 +92,10 @@ class Population:
         """How many training samples each client has; None where that is not known without reading all of them."""
         if self.lazy_clients is not None:
             return self.lazy_clients.sizes
+        return self._sizes
+
+    @cached_property
+    def _sizes(self) -> list[int]:
         return [len(client.train) for client in self.clients]
 
     def size(self, client: int) -> int:
@@ -99,8 +104,8 @@ class Population:
 
     def sizes_of(self, clients: Sequence[int]) -> list[int]:
         """How many training samples some clients have, by their positions."""
-        lazy, known = self.lazy_clients, self.clients
-        return [lazy.size(k) for k in clients] if lazy is not None else [len(known[k].train) for k in clients]
+        lazy = self.lazy_clients
+        return [lazy.size(k) for k in clients] if lazy is not None else [self._sizes[k] for k in clients]
 
     def known_size(self, client: int) -> int:
         """The same without reading anything: 0 where it is not known yet."""

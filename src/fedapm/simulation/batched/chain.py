@@ -13,7 +13,7 @@ from torch import Tensor
 from fedapm.core.batched import PerClient
 from fedapm.simulation.batched.dropout import Masks
 from fedapm.simulation.batched.layers import BatchedNames, Dropping, Elementwise, Grads, Layer, Linear, Parameters
-from fedapm.simulation.batched.losses import BatchedLoss
+from fedapm.simulation.batched.losses import BatchedLoss, log_softmax
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Steps:
         for forward in self._forward:
             values.append(forward(values[-1]))
         right = targets.unsqueeze(2)
-        logs = torch.log_softmax(values[-1], 2)
+        logs = log_softmax(values[-1])
         found = logs.gather(2, right).squeeze(2)
         dy = logs.exp_().scatter_add_(2, right, self._minus_one.expand(right.shape))
         if weights is not None:

@@ -164,11 +164,13 @@ class VectorizedEngine(SequentialEngine):
         return sorted(clients, key=sizes.__getitem__, reverse=True), sizes
 
     def _chunks(self, clients: Sequence[int], sizes: dict[int, int]) -> list[list[int]]:
-        """Clients that fit into the memory together."""
+        """Clients that fit into the memory together; larger ones come first."""
         start = self.problem.start(0)
         parameters = (self.problem.u0.nbytes + start.v0.nbytes) * 8
         one = self.problem.federation[clients[0]].train
         sample = sum(t[:1].numel() * t.element_size() for t in one.inputs)
+        if len(clients) * (parameters + 4 * sizes[clients[0]] * sample) <= self.memory:
+            return [list(clients)]
         chunks: list[list[int]] = [[]]
         for client in clients:
             widest = sizes[chunks[-1][0]] if chunks[-1] else sizes[client]
