@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapm.runs import files
 from fedapm.runs.files import read_json, read_tensors, write_atomic, write_json, write_tensors
 from fedapm.runs.records import JsonLines, find_runs, load_run
 from tests.helpers.unit import few, refused, unless_refused
@@ -99,6 +102,32 @@ def test_tensors_come_back_as_they_were(
     found, note = read_tensors(path)
     assert same(found, stored)
     assert note == about
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_large_files_are_read_as_small_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    monkeypatch.setattr(files, "WHOLE", 1 << 26 if whole else 0)
+    tensors = {"w": torch.randn(3, 2), "half": torch.ones(2, dtype=torch.bfloat16), "none": torch.zeros(0, 4)}
+    write_tensors(tmp_path / "t", tensors, {"round": 3})
+    found, about = read_tensors(tmp_path / "t")
+    assert about == {"round": 3}
+    assert all(
+        torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in tensors.items()
+    )
+    found["w"].add_(1.0)
+
+
+def test_reading_again_and_again_takes_no_more_memory(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "t", {str(k): torch.ones(3, 2) for k in range(8)})
+    for _ in range(10):
+        read_tensors(tmp_path / "t")
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(200):
+        read_tensors(tmp_path / "t")
+    gc.collect()
+    # not one a tensor
+    assert sys.getallocatedblocks() - before < 800
 
 
 def test_equal_content_is_equal_bytes(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ import safetensors
 
 from fedapm.errors import FedapmError
 
+WHOLE = 1 << 26
+"""Bytes up to which a file of tensors is read whole before it is taken apart."""
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -144,12 +147,19 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise FedapmError(f"{path} is missing.")
     try:
-        with safetensors.safe_open(str(path), framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get("fedapm", "{}"))
-            tensors = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118 - not a dict
+        header, tensors = _tensors(path)
+        metadata = json.loads(header.get("fedapm", "{}"))
         note = metadata.get("about", "{}")
         about = json.loads(note)
-    except (safetensors.SafetensorError, ValueError, OSError, RuntimeError, AttributeError, TypeError) as error:
+    except (
+        safetensors.SafetensorError,
+        ValueError,
+        OSError,
+        RuntimeError,
+        LookupError,
+        AttributeError,
+        TypeError,
+    ) as error:
         raise FedapmError(f"{path} is damaged and cannot be read ({first_line(error)}).") from None
     except RecursionError:
         raise FedapmError(f"{path} is damaged and cannot be read (it is nested too deeply).") from None
@@ -158,6 +168,19 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if metadata.get("sha256") != _digest(tensors, note):
         raise FedapmError(f"{path} is damaged: its checksum does not match its content.")
     return tensors, about
+
+
+def _tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The metadata of a safetensors file, and its tensors."""
+    from safetensors.torch import load
+
+    if path.stat().st_size > WHOLE:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            return file.metadata() or {}, {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118 - not a dict
+    # a file that is opened as above leaks a little memory with each tensor (safetensors 0.8)
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:end]).get("__metadata__", {}), load(content)
 
 
 def _digest(tensors: Mapping[str, Tensor], note: str) -> str:
