@@ -163,7 +163,7 @@ def fuzz_folders(tally: Tally, quick: bool) -> None:
             whole = path.read_bytes()
             try:
                 reader = _reader(folder)
-                count = 2 if quick else 60
+                count = 2 if quick else 600
                 if path.suffix in (".json", ".jsonl"):
                     fuzzed(_mangled_json(whole), count, _with(path, reader), tally)
                 fuzzed(_mangled_bytes(whole), count, _with(path, reader), tally)

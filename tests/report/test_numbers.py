@@ -40,7 +40,7 @@ def test_what_rounds_to_zero_has_no_sign() -> None:
     assert numbers.signed(numbers.percent(-0.015)) == "−1.50"
 
 
-@pytest.mark.parametrize("value", [None, True, "1", math.nan, math.inf, [1]])
+@pytest.mark.parametrize("value", [None, True, "1", math.nan, math.inf, [1], 10**400])
 def test_what_is_no_number(value: object) -> None:
     assert numbers.finite(value) is None
 

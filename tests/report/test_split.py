@@ -59,7 +59,13 @@ def test_equal_searches_give_equal_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [({"status": "running"}, ["not finished"]), ({"rows": [{"name": 1}]}, ["not the record"])],
+    [
+        ({"status": "running"}, ["not finished"]),
+        ({"rows": [{"name": 1}]}, ["not the record"]),
+        ({"arguments": {"metric": 0.5}}, ["split.json", "arguments.metric"]),
+        ({"arguments": {"metric": {}}}, ["split.json", "arguments.metric.title"]),
+        ({"chosen": {"personal": None}}, ["split.json", "chosen.personal"]),
+    ],
 )
 def test_what_is_no_finished_search_is_refused(changed: dict[str, Any], words: list[str], tmp_path: Path) -> None:
     with refused(*words):

@@ -194,6 +194,14 @@ def test_what_was_not_finite_is_a_missing_value(tmp_path: Path) -> None:
     assert math.isfinite(row.cells["drift"].mean or math.inf)
 
 
+def test_a_model_whose_evaluations_are_empty_has_no_row(tmp_path: Path) -> None:
+    path = write_fake(tmp_path, Fake("fedapm", "FedAPM"))
+    lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    empty = [line | {"evaluations": {"model": {}} if line["evaluations"] else None} for line in lines]
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in empty))
+    assert rows_of(tmp_path) == {}
+
+
 def test_a_row_is_json(tmp_path: Path) -> None:
     rows = summary_table(find_runs(write_comparison(tmp_path)))
     table = json.loads(json.dumps([row.as_dict() for row in rows], allow_nan=False))

@@ -292,6 +292,7 @@ def test_a_toml_file_that_is_none_is_one_line(tmp_path: Path, text: str) -> None
     [
         ({"seed": "zero"}, "seed"),
         ({"clients": [3]}, "clients"),
+        ({"clients": [{"train": 3}]}, "clients.0.id"),
         ({"rounds": "many"}, "rounds"),
         ({"views": {}}, "views"),
         ({"parameters": [1]}, "parameters"),

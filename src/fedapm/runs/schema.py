@@ -77,7 +77,7 @@ class TimingLine(TypedDict):
 class ClientInfo(TypedDict):
     """A client in run.json."""
 
-    id: NotRequired[str | int]
+    id: str | int
     train: NotRequired[Count]
     test: NotRequired[Count]
     classes: NotRequired[Count]
@@ -180,6 +180,35 @@ class TuneInfo(TypedDict):
     spaces: dict[str, dict[str, str]]
     workers: NotRequired[Count]
     methods: NotRequired[dict[str, TunedMethod]]
+
+
+class MetricInfo(TypedDict):
+    """A metric, as a search names it."""
+
+    title: str
+
+
+class SplitArguments(TypedDict):
+    """What a search of the split was asked for."""
+
+    metric: MetricInfo
+
+
+class SplitChoice(TypedDict):
+    """The split that was chosen."""
+
+    personal: NotRequired[list[str]]
+    shared: NotRequired[list[str]]
+
+
+class SplitInfo(TypedDict):
+    """split.json of a search that is complete."""
+
+    arguments: SplitArguments
+    chosen: NotRequired[SplitChoice]
+    advice: list[str]
+    settings: dict[str, Any]
+    rows: list[dict[str, Any]]
 
 
 _READERS: dict[Any, TypeAdapter[Any]] = {}

@@ -82,7 +82,7 @@ def summary_table(runs: Sequence[Run]) -> list[SummaryRow]:
         One row for each evaluated model of each method.
     """
     metrics = metrics_of(runs)
-    series = all_series(group_runs(runs))
+    series = [model for model in all_series(group_runs(runs)) if any(map(model.evaluations, model.group.runs))]
     rows = [_row(model, metrics) for model in series]
     if same_data([run for model in series for run in model.group.runs]):
         rows = _mark_best(rows)

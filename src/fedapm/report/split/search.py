@@ -11,6 +11,7 @@ from typing import Any
 from fedapm.errors import FedapmError
 from fedapm.runs.files import read_json
 from fedapm.runs.layout import SPLIT_INFO
+from fedapm.runs.schema import SplitInfo, check
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,11 @@ def read_search(folder: Path) -> SplitSearch:
         rows = tuple(_row(row) for row in content["rows"])
         if [row.verdict for row in rows].count("chosen") != 1:
             raise ValueError("chosen")
-        return SplitSearch(arguments["metric"], rows, tuple(content["advice"]), arguments, content["settings"])
+        found = SplitSearch(arguments["metric"], rows, tuple(content["advice"]), arguments, content["settings"])
     except (KeyError, TypeError, ValueError):
         raise FedapmError(f"{folder / SPLIT_INFO} is not the record of a search of the split.") from None
+    check(SplitInfo, content, str(folder / SPLIT_INFO))
+    return found
 
 
 def _row(content: Mapping[str, Any]) -> SplitRow:

@@ -14,6 +14,7 @@ from fedapm.runs.config import changed_settings
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.folder import tidy
 from fedapm.runs.layout import SPLIT_INFO
+from fedapm.runs.schema import SplitInfo, check
 from fedapm.tuning.split.ladder import Rung
 from fedapm.tuning.split.scores import Score
 from fedapm.version import __version__
@@ -102,6 +103,7 @@ def recorded_choice(folder: Path) -> dict[str, list[str]] | None:
     content = read_json(folder / SPLIT_INFO)
     if content.get("status") != "complete":
         return None
+    check(SplitInfo, content, str(folder / SPLIT_INFO))
     chosen = content.get("chosen", {})
     return {key: [str(pattern) for pattern in chosen[key]] for key in ("personal", "shared") if key in chosen}
 
