@@ -13,7 +13,7 @@ from fedapm.errors import FedapmError
 from fedapm.experiments import build
 from fedapm.experiments.study import estimate
 from fedapm.experiments.study.estimate import Cost, duration
-from fedapm.experiments.study.part import Part
+from fedapm.experiments.study.part import Part, parts
 from fedapm.experiments.study.settings import read_study
 from fedapm.runs.files import write_json
 from fedapm.runs.records import find_runs
@@ -261,6 +261,26 @@ def test_methods_that_take_no_split_are_run_once() -> None:
         "paper": ["fedapm", "fedapm-paper", "fedalt"],
         "unsplit": ["fedavg", "local"],
     }
+
+
+def test_methods_are_searched_for_settings_of_their_own_where_they_are_tuned(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    own = ["solver.lr=0.1,0.2", "fedapm.phases=alternating,joint", "fedprox.mu=0.1,1"]
+    path.write_text(TINY.replace('"fedavg"]', '"fedprox"]').replace("rounds = 2", f"rounds = 2\nsearch = {own}"))
+    (case,) = read_study(path).cases
+    groups = {split: case.plan.options(2, methods).search for split, methods in case.groups.items()}
+    assert groups == {"chosen": (own[0], own[1]), "unsplit": (own[0], own[2])}
+    Part(case, 0.5, tmp_path).check()
+    path.write_text(TINY.replace("rounds = 2", f"rounds = 2\nsearch = {own}"))
+    with pytest.raises(FedapmError, match="fedprox is not among the methods that are tuned"):
+        read_study(path)
+
+
+def test_every_case_has_its_first_cohort_before_any_has_its_second(tmp_path: Path) -> None:
+    study = read_study(ROOT / "examples" / "study.toml")
+    order = [(part.cohort, part.case.name) for part in parts(study.cases, tmp_path)]
+    names = [case.name for case in study.cases]
+    assert order == [(0.3, name) for name in names] + [(0.1, name) for name in names]
 
 
 def test_a_chosen_split_that_is_the_papers_is_run_once(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fedapm.tuning.space import (
     parse_dimension,
     sample,
     sample_value,
+    spread_combinations,
     trial_settings,
 )
 from tests.helpers.unit import few, refused, unless_refused
@@ -161,3 +162,27 @@ def test_present_values_are_matched_to_the_space() -> None:
     assert match_value(IntRange(1, 3), 2.5) is None
     epochs = Dimension("algorithm.epochs_v", IntRange(1, 5), fallback="solver.epochs")
     assert current_value(epochs, {"solver": {"epochs": 3}}) == 3
+
+
+def listed(*sizes: int) -> tuple[Dimension, ...]:
+    return tuple(Dimension(f"algorithm.x{k}", Choices(tuple(range(size)))) for k, size in enumerate(sizes))
+
+
+@few
+@given(st.integers(1, 12), st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 99))
+def test_few_of_many_combinations_have_every_value_equally_often(number: int, sizes: list[int], seed: int) -> None:
+    # no two are the same by chance, because the first setting has a value for each
+    space = listed(number, *sizes)
+    points = [combination(space, index) for index in spread_combinations(space, number, np.random.default_rng(seed))]
+    for k, size in enumerate((number, *sizes)):
+        often = np.bincount([int(point[f"algorithm.x{k}"]) for point in points], minlength=size)
+        assert often.sum() == number
+        assert often.max() - often.min() <= 1
+
+
+@few
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 99))
+def test_no_combination_is_drawn_twice(sizes: list[int], seed: int) -> None:
+    total = math.prod(sizes)
+    drawn = spread_combinations(listed(*sizes), total, np.random.default_rng(seed))
+    assert sorted(drawn) == list(range(total))

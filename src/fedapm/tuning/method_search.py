@@ -28,6 +28,7 @@ from fedapm.tuning.space import (
     parse_dimension,
     sample,
     set_setting,
+    spread_combinations,
     trial_settings,
     with_effect,
 )
@@ -180,7 +181,7 @@ def _points(search: MethodSearch, options: Options) -> tuple[Params, ...] | None
         indices: Sequence[int] = range(count)
     else:
         stream = numpy_generator(options.seeds[0], "tuning", search.name)
-        indices = stream.choice(count, min(rest + 1, count), replace=False).tolist()
+        indices = spread_combinations(space, min(rest + 1, count), stream)
     points = (combination(space, index) for index in indices)
     return tuple(params for params in points if not (inside and params == initial))[:rest]
 
@@ -206,8 +207,8 @@ def _user_spaces(bases: Sequence[Experiment], dimensions: Sequence[Dimension]) -
     for d in sorted(dimensions, key=lambda d: d.path[0] not in TABLES):
         table, _, key = d.setting.partition(".")
         setting, methods = d.setting, names
+        check_table(d, names)
         if table not in TABLES:
-            _check_method(d.setting, table, names)
             setting = key if key.split(".")[0] in compare.NESTED else f"algorithm.{key}"
             methods = [table]
         path = tuple(setting.split("."))
@@ -224,8 +225,15 @@ def _user_spaces(bases: Sequence[Experiment], dimensions: Sequence[Dimension]) -
     return {name: tuple(own.values()) for name, own in spaces.items()}
 
 
-def _check_method(setting: str, table: str, names: Sequence[str]) -> None:
-    if table in names:
+def check_table(d: Dimension, names: Sequence[str]) -> None:
+    """Refuse a setting that is neither one of all methods nor one of a method that is tuned.
+
+    Args:
+        d: What ``--search`` names.
+        names: The methods that are tuned.
+    """
+    setting, table = d.setting, d.path[0]
+    if table in (*TABLES, *names):
         return
     if table in METHODS | PRESETS:
         raise FedapmError(f"--search names {setting}, but {table} is not among the methods that are tuned.")

@@ -98,6 +98,32 @@ def combination(space: SearchSpace, index: int) -> Params:
     return {d.name: values[int(i)] for d, values, i in zip(space, listed, at, strict=True)}
 
 
+def spread_combinations(space: SearchSpace, number: int, stream: np.random.Generator) -> list[int]:
+    """Some of the combinations of a space that can be counted, in which every value of a setting is equally frequent.
+
+    With few trials this leaves no value of a setting untried for want of luck.
+
+    Args:
+        space: A space with more combinations than that.
+        number: How many; no two are the same.
+        stream: Draws which values meet.
+
+    Returns:
+        Their numbers, as :func:`combination` takes them.
+    """
+    sizes = [len(_listed(d.values) or ()) for d in space]
+    columns = []
+    for size in sizes:
+        turns = [stream.permutation(size) for _ in range(-(-number // size))]
+        columns.append(stream.permutation(np.concatenate(turns)[:number]))
+    found: dict[int, None] = {}
+    for index in np.ravel_multi_index(columns, sizes).tolist():
+        while index in found:
+            index = int(stream.integers(math.prod(sizes)))
+        found[index] = None
+    return list(found)
+
+
 def _listed(values: Values) -> Sequence[Value] | None:
     match values:
         case Choices(listed):

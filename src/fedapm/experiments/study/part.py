@@ -9,6 +9,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ class Part:
             case.groups[split],
             case.plan.seeds,
             [*self.layers, *own],
-            case.plan.options(case.tune_rounds),
+            case.plan.options(case.tune_rounds, case.groups[split]),
             {"engine": {"rounds": case.rounds}},
             {"data": case.choosing},
             case.plan.targets,
@@ -212,8 +213,14 @@ class Part:
 
 
 def parts(cases: Sequence[Case], out: Path, root: Path | None = None, workers: int | None = None) -> list[Part]:
-    """The parts of some cases, in order."""
-    return [Part(case, cohort, out, root, workers) for case in cases for cohort in case.plan.cohorts]
+    """The parts of some cases: all cases with their first cohort, then with their second, and so on."""
+    turns = zip_longest(*(case.plan.cohorts for case in cases))
+    return [
+        Part(case, cohort, out, root, workers)
+        for turn in turns
+        for case, cohort in zip(cases, turn, strict=True)
+        if cohort is not None
+    ]
 
 
 def _personal(experiment: Experiment, clients: Federation) -> list[str]:

@@ -6,7 +6,7 @@ docs/how-to/run-a-study.md describes the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,8 @@ from fedapm.experiments import build
 from fedapm.experiments.settings import Experiment, Tables, in_folder, plain, read_toml, validated
 from fedapm.runs import files
 from fedapm.tuning import Options
+from fedapm.tuning.method_search import check_table
+from fedapm.tuning.space import parse_dimension
 
 Split = Literal["chosen", "paper"]
 UNSPLIT = "unsplit"
@@ -87,21 +89,29 @@ class Plan:
                 raise FedapmError(f"unknown metric {name!r} in targets; {did_you_mean(name, METRICS)}")
         if set(self.seeds) & set(self.tune_seeds):
             raise FedapmError("seeds and tune_seeds have a seed in common; choose settings with other seeds.")
-        self.options(1)
+        self.options(1, self.method_names)
+        for text in self.search:
+            check_table(parse_dimension(text), self.method_names)
 
     @property
     def method_names(self) -> tuple[str, ...]:
         """The methods by name."""
         return all_methods() if self.methods == ALL else tuple(self.methods)
 
-    def options(self, rounds: int) -> Options:
-        """How every method is searched: nothing in it depends on which trial ends first."""
+    def options(self, rounds: int, methods: Sequence[str]) -> Options:
+        """How some of the methods are searched: nothing in it depends on which trial ends first.
+
+        Args:
+            rounds: Rounds of a trial.
+            methods: Those that are tuned together; what is searched of other methods alone is left out.
+        """
+        others = {name for name in self.method_names if name not in methods}
         return Options(
             trials=self.trials,
             rounds=rounds,
             seeds=self.tune_seeds,
             space=None if self.search else self.space,
-            search=self.search,
+            search=tuple(text for text in self.search if text.partition(".")[0].strip() not in others),
             sampler="random",
             pruner="none",
         )
