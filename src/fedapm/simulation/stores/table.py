@@ -139,9 +139,13 @@ class TableStore(Store):
             return
         self._room = min(max(2 * self._used, FEWEST), self._population)
         for key, value in _flat(like):
-            room = torch.zeros(self._room, *value.shape, dtype=value.dtype, device=value.device)
-            if key in self._columns:
-                room[: len(self._columns[key])] = self._columns[key]
+            # a state is written before it is read, so memory that is not used yet is not touched
+            room = torch.empty(self._room, *value.shape, dtype=value.dtype, device=value.device)
+            kept = len(self._columns[key]) if key in self._columns else 0
+            if kept:
+                room[:kept] = self._columns[key]
+            if key[0] == "buffers":
+                room[kept:] = value
             self._columns[key] = room
 
 
