@@ -14,7 +14,7 @@ from fedapm import METHODS, FedAvg
 from fedapm.algorithms import PRESETS, hyperparameters, method
 from fedapm.core.search_space import PERSONAL_SPACE, Choices, choices
 from fedapm.data import Federation
-from fedapm.experiments import build
+from fedapm.experiments import build, compare
 from fedapm.experiments.run import execute
 from fedapm.tuning import Options
 from fedapm.tuning.method_search import MethodSearch, method_searches
@@ -251,3 +251,11 @@ def test_a_loss_may_be_written_as_its_negative() -> None:
 def test_spaces_are_described_in_the_documentation() -> None:
     page = Path(__file__).parents[2].joinpath("docs/how-to/tune.md").read_text("utf-8")
     assert all(f"`{name}`" in page for name in SPACES)
+
+
+def test_patterns_laid_over_a_preset_are_what_tuned_settings_say() -> None:
+    found = method_search("fedalt", {"model": {"preset": "output"}}, {"model": {"personal": ["*bias*"]}})
+    tuned = found.tuned_tables(found.settings(None))
+    assert tuned["fedalt"]["model"] == {"personal": ["*bias*"]}
+    (run,) = compare.plans(["fedalt"], [0], LAYER, tuned)
+    assert run.model.rule.personal == ("*bias*",)

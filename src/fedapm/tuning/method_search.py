@@ -15,7 +15,7 @@ from fedapm.core.solver import SGDConfig
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import compare
 from fedapm.experiments.own import option_names
-from fedapm.experiments.settings import Experiment, ModelSettings, plain
+from fedapm.experiments.settings import Experiment, ModelSettings, merged, plain
 from fedapm.tuning.options import Options
 from fedapm.tuning.space import (
     Params,
@@ -95,7 +95,7 @@ class MethodSearch:
 
     def tuned_tables(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What makes a comparison run as a trial did: the settings of all trials, and over them the trial's own."""
-        common = compare.overlay(*compare.method_layers(self.name, self.layers))
+        common = merged(*compare.method_layers(self.name, self.layers))
         own = {key: value for key, value in common["algorithm"].items() if key != "name"}
         own |= {table: common[table] for table in compare.NESTED if common.get(table)}
         if any(d.lists for d in self.space) and "model" in own:
