@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fedapm.experiments import build
 from fedapm.experiments.study import estimate
 from fedapm.experiments.study.estimate import Cost, duration
 from fedapm.experiments.study.part import Part, parts
+from fedapm.experiments.study.run import StudyRun
 from fedapm.experiments.study.settings import read_study
 from fedapm.runs.files import write_json
 from fedapm.runs.records import find_runs
@@ -190,6 +192,17 @@ def test_a_mistake_is_one_line_and_nothing_is_left_behind(tmp_path: Path, old: s
 def test_an_unknown_case_is_refused(file: Path, tmp_path: Path) -> None:
     assert_refused(fedapm("study", file, "--only", "digit", "--out", tmp_path / "out"), "did you mean 'digits'")
     assert_refused(fedapm("study", file, "--workers", "0", "--out", tmp_path / "out"), "at least one")
+
+
+def test_a_cohort_is_run_by_itself_and_another_one_is_refused(file: Path, straight: Path, tmp_path: Path) -> None:
+    study = read_study(file)
+    both = replace(study.cases[0], plan=replace(study.cases[0].plan, cohorts=(0.5, 0.25)))
+    run = StudyRun(replace(study, cases=(both,)), tmp_path, cohorts=(0.25,))
+    assert [part.cohort for part in run.parts(run.study.cases)] == [0.25]
+    again = fedapm("study", file, "--out", straight, "--cohort", 0.5, "--workers", 1)
+    assert again.code == 0, again.err
+    refused = fedapm("study", file, "--out", tmp_path / "out", "--cohort", 0.3)
+    assert_refused(refused, "--cohort 0.3: it is not in the study; it has 0.5.")
 
 
 def test_the_estimate_leaves_nothing_behind_and_passes_over_missing_data(tmp_path: Path) -> None:

@@ -25,6 +25,10 @@ def study(
     only: Annotated[
         list[str] | None, typer.Option("--only", help="A case of the study; may be repeated. All if not given.")
     ] = None,
+    cohort: Annotated[
+        list[float] | None,
+        typer.Option("--cohort", help="A share of clients of the study; may be repeated. All if not given."),
+    ] = None,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Measure a round of each method, say how long it will take, and stop.")
     ] = False,
@@ -42,7 +46,7 @@ def study(
     from fedapm.report.study.card import write_study_card
     from fedapm.report.study.page import write_study_report
 
-    run = StudyRun(read_study(file), out, data_root, workers)
+    run = StudyRun(read_study(file), out, data_root, workers, tuple(cohort or ()))
     if estimate:
         configure(run_details=False)
         rows, missing = run.estimate(only or [])

@@ -33,6 +33,8 @@ class StudyRun:
     root: Path | None = None
     workers: int | None = None
     """Trials and runs at a time; as many as there are processors and memory for if not given."""
+    cohorts: tuple[float, ...] = ()
+    """The shares of clients that are run; all of the study's if not given."""
 
     @property
     def count(self) -> int:
@@ -40,8 +42,9 @@ class StudyRun:
         return self.workers or cores()
 
     def parts(self, cases: Sequence[Case]) -> list[Part]:
-        """The parts of some cases."""
-        return parts(cases, self.out, self.root, self.workers)
+        """The parts of some cases that are asked for."""
+        found = parts(cases, self.out, self.root, self.workers)
+        return [part for part in found if not self.cohorts or part.cohort in self.cohorts]
 
     def estimate(self, only: Sequence[str] = ()) -> tuple[list[Row], dict[str, str]]:
         """How long it takes. Nothing is written.
@@ -97,6 +100,10 @@ class StudyRun:
     def _check(self, cases: Sequence[Case]) -> None:
         if self.workers is not None and self.workers < 1:
             raise FedapmError(f"--workers {self.workers}: there must be at least one.")
+        known = sorted({cohort for case in cases for cohort in case.plan.cohorts})
+        for cohort in self.cohorts:
+            if cohort not in known:
+                raise FedapmError(f"--cohort {cohort:g}: it is not in the study; it has {', '.join(map(str, known))}.")
         for part in self.parts(cases):
             try:
                 part.check()
@@ -150,7 +157,7 @@ class StudyRun:
     def _summarize(self) -> None:
         """Put the parts' lines together, in the order of the study; parts of other commands are among them."""
         lines: list[Line] = []
-        for part in self.parts(self.study.cases):
+        for part in parts(self.study.cases, self.out):
             if (part.folder / SUMMARY).is_file():
                 lines += read_lines(part.folder / SUMMARY)
         write_lines(self.out / SUMMARY, lines)
