@@ -21,15 +21,21 @@ READING = (
 )
 
 
-def budgets(cases: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def budgets(cases: Mapping[str, Mapping[str, Any]], found: Sequence[Table]) -> list[str]:
     """How much of everything each case had; cases with the same budget are one sentence.
 
     Args:
         cases: The cases of study.json.
+        found: The tables of the summary; what is in none of them has not been run.
     """
+    cohorts: dict[str, set[float]] = {}
+    for table in found:
+        cohorts.setdefault(table.case, set()).add(table.cohort)
     groups: dict[str, list[str]] = {}
-    for case in cases.values():
-        groups.setdefault(_budget(case["plan"]), []).append(str(case["title"]))
+    for name, case in cases.items():
+        if name in cohorts:
+            plan = {**case["plan"], "cohorts": [c for c in case["plan"]["cohorts"] if c in cohorts[name]]}
+            groups.setdefault(_budget(plan), []).append(str(case["title"]))
     return [f"{listed(titles)}: {budget}." for budget, titles in groups.items()]
 
 

@@ -33,7 +33,7 @@ def study_markdown(found: Sequence[Table], info: Mapping[str, Any], card: Mappin
     lines = [
         f"## {info['title']}",
         "",
-        *_paragraphs([*budgets(info["cases"]), PROTOCOL, READING, machine(card)]),
+        *_paragraphs([*budgets(info["cases"], found), PROTOCOL, READING, machine(card)]),
         *(["```console", str(card["command"]), "```", ""] if card.get("command") else []),
         f"Over {counted(len(verdicts), 'table')} FedAPM is first beyond the noise in {counts['first']}, level with the "
         f"best other method in {counts['level']}, and behind the first beyond the noise in {counts['behind']}.",

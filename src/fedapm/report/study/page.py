@@ -56,15 +56,15 @@ def render_study(found: Sequence[Table], info: Mapping[str, Any]) -> str:
         notice=f"Not run yet: {', '.join(map(str, waiting))}." if waiting else "",
         sections=[
             Section("overview", "Overview", "study_overview.html.j2", context),
-            Section("run", "What was run", "study_run.html.j2", _run(info)),
+            Section("run", "What was run", "study_run.html.j2", _run(info, found)),
             *(_section(table) for table in found),
         ],
         footer="Everything here is made of summary.csv; fedapm report makes it again.",
     ).render()
 
 
-def _run(info: Mapping[str, Any]) -> dict[str, Any]:
-    return {"budgets": budgets(info["cases"]), "protocol": PROTOCOL, "reading": READING}
+def _run(info: Mapping[str, Any], found: Sequence[Table]) -> dict[str, Any]:
+    return {"budgets": budgets(info["cases"], found), "protocol": PROTOCOL, "reading": READING}
 
 
 def _section(table: Table) -> Section:
