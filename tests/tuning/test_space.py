@@ -186,3 +186,10 @@ def test_no_combination_is_drawn_twice(sizes: list[int], seed: int) -> None:
     total = math.prod(sizes)
     drawn = spread_combinations(listed(*sizes), total, np.random.default_rng(seed))
     assert sorted(drawn) == list(range(total))
+
+
+def test_few_of_a_huge_range_are_drawn_without_going_through_it() -> None:
+    space = (Dimension("algorithm.x", IntRange(1, 2**53)), *listed(2))
+    drawn = [combination(space, index) for index in spread_combinations(space, 8, np.random.default_rng(0))]
+    assert len({point["algorithm.x"] for point in drawn}) == 8
+    assert sum(point["algorithm.x0"] == 0 for point in drawn) == 4

@@ -114,6 +114,9 @@ def spread_combinations(space: SearchSpace, number: int, stream: np.random.Gener
     sizes = [len(_listed(d.values) or ()) for d in space]
     columns = []
     for size in sizes:
+        if size > number:
+            columns.append(stream.choice(size, number, replace=False))
+            continue
         turns = [stream.permutation(size) for _ in range(-(-number // size))]
         columns.append(stream.permutation(np.concatenate(turns)[:number]))
     found: dict[int, None] = {}
