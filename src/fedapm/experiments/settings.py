@@ -81,8 +81,8 @@ class DataSettings:
     root: str | None = None
     """Folder with the data set's published files, for those that are not bundled."""
     features: str | None = None
-    """Features in place of the data set's own inputs: `statistics` for motionsense and spsw, `efficientnet-lite0` for
-    cifar10. They change the network and other defaults."""
+    """Features in place of the data set's own inputs: `statistics` for motionsense, spsw and ravdess,
+    `efficientnet-lite0` for cifar10, `pooled` for crisismmd. They change the network and other defaults."""
     feature_dim: PositiveInt | None = None
     """The number of features that an encoder's are reduced to by principal components."""
     samples: PositiveInt | None = None

@@ -1,11 +1,21 @@
-"""Hand-made features of windows: known signals have known features, and nothing depends on other windows."""
+"""Hand-made features: known signals have known features, and nothing depends on other windows or clips."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fedapm.data.features.statistics import BANDS, NUMBERS, SCALES, SHIFTS, SMALLEST, window_statistics
+from fedapm.data.features.statistics import (
+    BANDS,
+    CLIP_SCALES,
+    CLIP_SHIFTS,
+    NUMBERS,
+    SCALES,
+    SHIFTS,
+    SMALLEST,
+    clip_statistics,
+    window_statistics,
+)
 
 TIME = np.arange(128) / 128
 
@@ -47,3 +57,21 @@ def test_axes_follow_each_other_and_windows_do_not_matter_to_each_other() -> Non
     assert together.dtype == np.float32
     assert np.array_equal(together[3], window_statistics(windows[3:4])[0])
     assert np.array_equal(together[:, 9:18], window_statistics(windows[:, 1:2]))
+
+
+def test_a_clip_has_three_numbers_a_band_and_padding_is_not_among_them() -> None:
+    frames = np.full((2, 6, 2), 99.0, np.float32)
+    frames[0, :4] = [[1, 0], [3, 0], [1, 0], [3, 0]]
+    frames[1, :1] = [[5, -1]]
+    found = clip_statistics(frames, np.array([4, 1])).reshape(2, 3, 2) * CLIP_SCALES[:, None] + CLIP_SHIFTS[:, None]
+    assert found.tolist() == pytest.approx(np.array([[[2, 0], [1, 0], [2, 0]], [[5, -1], [0, 0], [0, 0]]]), abs=1e-5)
+
+
+def test_clips_do_not_matter_to_each_other() -> None:
+    stream = np.random.default_rng(2)
+    frames, lengths = stream.normal(size=(5, 30, 64)).astype(np.float16), np.array([30, 7, 12, 1, 25])
+    together = clip_statistics(frames, lengths)
+    assert together.shape == (5, 192)
+    assert together.dtype == np.float32
+    assert np.array_equal(together[2], clip_statistics(frames[2:3], lengths[2:3])[0])
+    assert np.array_equal(together[2], clip_statistics(frames[2:3, :12], lengths[2:3])[0])

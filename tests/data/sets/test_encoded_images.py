@@ -139,7 +139,7 @@ def test_a_picture_that_changed_is_noticed(root: Path) -> None:
 
 @pytest.mark.parametrize("dim", [21, 25, 2000])
 def test_too_many_components_are_refused(root: Path, dim: int) -> None:
-    with refused(f"data.feature_dim = {dim}", "24 features", "20 images"):
+    with refused(f"data.feature_dim = {dim}", "24 features of each image", "20 samples"):
         SmallFeatures().read(source(root, dim=dim))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapm.data.dataset import Labels, Pool, Source
+from fedapm.data.dataset import DataSet, Labels, Pool, Source
 from fedapm.data.download import Archive, Origin
 from fedapm.data.features import cache
 from fedapm.data.features.images import image_encoder
@@ -21,6 +21,7 @@ from fedapm.data.features.text import text_encoder
 from fedapm.data.sets.encoded import EncodedSet, ModalityFeatures
 from fedapm.data.sets.files import read_text
 from fedapm.data.sets.images import read_image
+from fedapm.data.sets.projected import ProjectedSet
 from fedapm.errors import FedapmError, did_you_mean
 
 FOLDER = "CrisisMMD_v2.0"
@@ -93,6 +94,11 @@ class CrisisMMD(EncodedSet):
     }
     encoders = MODALITIES
 
+    @classmethod
+    def feature_versions(cls) -> tuple[type[DataSet], ...]:
+        """Image and text as one row of numbers."""
+        return (CrisisMMDPooled,)
+
     def labels(self, source: Source) -> Labels:
         """The class and the disaster of each image; images and texts are not read."""
         table = rows(source.folder(self.name))
@@ -134,6 +140,28 @@ class CrisisMMD(EncodedSet):
                 load_texts,
             ),
         )
+
+
+class CrisisMMDPooled(ProjectedSet, CrisisMMD):
+    """A pair as one row: components of the image's features, then of the mean of the features of the text's tokens."""
+
+    features_name = "pooled"
+    fitted = 3000
+    defaults = {
+        "data": {"clients": 20, "concentration": 1.0, "feature_dim": 64},
+        "model": {"name": "mlp", "preset": "output", "options": {"hidden": [64]}},
+        "solver": {"lr": 0.05, "batch_size": 20, "weight_decay": 0.005},
+    }
+
+    def read(self, source: Source) -> Pool:
+        """The rows of the clients' pairs, in the published order."""
+        table, features = rows(source.folder(self.name)), self.load_features(source)
+        order = torch.as_tensor(self.order(len(table), source))
+        text, lengths = features["text"][order].float(), features["length"][order]
+        # padding is zero, and a text of links alone has no token
+        means = text.sum(1) / lengths.clamp(min=1).unsqueeze(-1)
+        whole = Labels(_targets(table), CLASSES, ("image and text",), _events(table))
+        return self.projected(whole, source, image=features["image"][order].float(), text=means)
 
 
 def dataset_folder(root: Path) -> Path:

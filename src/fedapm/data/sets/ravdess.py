@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapm.data.dataset import Labels, Pool, Source
+from fedapm.data.dataset import DataSet, Labels, Pool, Source
 from fedapm.data.download import Archive, Origin
 from fedapm.data.features import audio, cache
+from fedapm.data.features.statistics import clip_statistics
 from fedapm.data.sets.encoded import EncodedSet, ModalityFeatures
 from fedapm.data.sets.files import Array, read_npz
 from fedapm.errors import FedapmError
@@ -75,6 +76,11 @@ class RAVDESS(EncodedSet):
     def __init__(self, audio_features: audio.Kind = "mfcc") -> None:
         self.audio_features = audio_features
 
+    @classmethod
+    def feature_versions(cls) -> tuple[type[DataSet], ...]:
+        """Statistics of the clips."""
+        return (RAVDESSStatistics,)
+
     def read(self, source: Source) -> Pool:
         """All clips, by file name or in the order of ``ravdess.npz``."""
         path = locate(source.folder(self.name))
@@ -106,6 +112,26 @@ class RAVDESS(EncodedSet):
                 lambda some: audio.encode([published[k].path for k in some], self.audio_features),
             ),
         )
+
+
+class RAVDESSStatistics(RAVDESS):
+    """Mean, deviation and mean change of each band of a clip in place of its frames."""
+
+    features_name = "statistics"
+    defaults = {
+        "data": {"partition": "natural", "minimum": 10},
+        "model": {"name": "mlp", "preset": "output", "options": {"hidden": [64]}},
+        "solver": {"lr": 0.05, "batch_size": 10, "weight_decay": 0.01},
+    }
+
+    def __init__(self) -> None:
+        super().__init__(audio_features="logmel")
+
+    def read(self, source: Source) -> Pool:
+        """The statistics of all clips, in the order of the clips."""
+        pool = super().read(source)
+        frames, lengths = (part.numpy() for part in pool.inputs)
+        return replace(pool, inputs=(torch.from_numpy(clip_statistics(frames, lengths)),))
 
 
 def locate(root: Path) -> Path:
