@@ -37,7 +37,8 @@ def test_a_pair_is_its_picture_and_the_mean_of_its_words(crisis: Path) -> None:
     """Computed by hand from the features of the data set itself, which are the same files."""
     source = Source(crisis, feature_dim=4)
     image, text, _, lengths = CrisisMMD().read(source).inputs
-    words = [row[:length].float().mean(0) if length else torch.zeros(384) for row, length in zip(text, lengths, strict=True)]
+    tokens = zip(text, lengths, strict=True)
+    words = [row[:length].float().mean(0) if length else torch.zeros(384) for row, length in tokens]
     order = SmallPooled().order(18, source)
     nobodys, used = order[:6], np.sort(order[6:])
     parts = [project(part[used], part[nobodys], 4) for part in (image.float(), torch.stack(words))]
