@@ -1,18 +1,18 @@
 """Write the first part of docs/results.md, and its picture, from the summary of a study in docs/study.
 
 python docs/results.py                  write them from docs/study
-python docs/results.py runs/study       take the summary of another study into docs/study first
+python docs/results.py runs/study       take what runs/study has into docs/study first; cases that it lacks stay
 python docs/results.py --check          exit with 1 if the page or the picture is not what would be written
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 from fedapm.report.study.lines import read_lines
 from fedapm.report.study.markdown import study_markdown
+from fedapm.report.study.merge import merge, read_summary, write_summary
 from fedapm.report.study.overview import rank_figure
 from fedapm.report.study.tables import tables
 from fedapm.runs.files import read_json
@@ -41,9 +41,8 @@ def made() -> dict[Path, str]:
 def main(arguments: list[str]) -> int:
     """Write or check both files; the exit code."""
     if arguments and arguments[0] != "--check":
-        STUDY.mkdir(exist_ok=True)
-        for name in (SUMMARY, STUDY_INFO, CARD):
-            shutil.copyfile(Path(arguments[0]) / name, STUDY / name)
+        parts = [STUDY, *map(Path, arguments)] if (STUDY / SUMMARY).is_file() else [*map(Path, arguments)]
+        write_summary(STUDY, merge([read_summary(part) for part in parts]))
     stale = [path for path, text in made().items() if not path.is_file() or path.read_text("utf-8") != text]
     if arguments == ["--check"]:
         for path in stale:

@@ -49,10 +49,10 @@ def _budget(plan: Mapping[str, Any]) -> str:
 
 
 def machine(card: Mapping[str, Any]) -> str:
-    """Where it ran and for how long; empty where nothing is known.
+    """Where a part ran and for how long; empty where nothing is known.
 
     Args:
-        card: The card of the study.
+        card: The card of a study, or of one of its parts.
     """
     hardware, versions = card.get("hardware", {}), card.get("versions", {})
     if not hardware:
@@ -64,6 +64,23 @@ def machine(card: Mapping[str, Any]) -> str:
         f"It took {hours:.2f} hours, {cpu:.2f} hours of processor time, on {hardware.get('processor')} "
         f"({counted(int(hardware.get('cores') or 1), 'core')}); fedapm {card.get('fedapm')}, {packages}."
     )
+
+
+def origins(card: Mapping[str, Any], cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What was run where: a sentence and the command for each part of a study.
+
+    Args:
+        card: What card.json holds.
+        cases: The cases of study.json.
+    """
+    found = []
+    for part in card.get("parts", [card]):
+        cohorts: dict[float, list[str]] = {}
+        for case, cohort in part.get("cells", ()):
+            cohorts.setdefault(cohort, []).append(str(cases[case]["title"]))
+        ran = "; ".join(f"{listed(titles)} with {100 * cohort:g}% of clients" for cohort, titles in cohorts.items())
+        found.append((" ".join(text for text in (ran and f"{ran}.", machine(part)) if text), part.get("command") or ""))
+    return found
 
 
 def heading(tables: Sequence[Table]) -> list[str]:

@@ -9,7 +9,7 @@ from fedapm.report import published
 from fedapm.report.numbers import counted
 from fedapm.report.page import escape_markdown
 from fedapm.report.study import overview
-from fedapm.report.study.about import PROTOCOL, READING, budgets, machine
+from fedapm.report.study.about import PROTOCOL, READING, budgets, origins
 from fedapm.report.study.tables import ACCURACY, COLUMNS, TO_LEVEL, Entry, Table
 from fedapm.report.study.words import against_fedalt, against_published_method, sentence
 
@@ -33,8 +33,8 @@ def study_markdown(found: Sequence[Table], info: Mapping[str, Any], card: Mappin
     lines = [
         f"## {info['title']}",
         "",
-        *_paragraphs([*budgets(info["cases"], found), PROTOCOL, READING, machine(card)]),
-        *(["```console", str(card["command"]), "```", ""] if card.get("command") else []),
+        *_paragraphs([*budgets(info["cases"], found), PROTOCOL, READING]),
+        *_origins(card, info["cases"]),
         f"Over {counted(len(verdicts), 'table')} FedAPM is first beyond the noise in {counts['first']}, level with the "
         f"best other method in {counts['level']}, and behind the first beyond the noise in {counts['behind']}.",
         "",
@@ -87,6 +87,14 @@ def _section(table: Table) -> list[str]:
             "",
             *_table(("Method", "published, %", "best round here, %"), rows_published),
         ]
+    return lines
+
+
+def _origins(card: Mapping[str, Any], cases: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for text, command in origins(card, cases):
+        lines += _paragraphs([text])
+        lines += ["```console", command, "```", ""] if command else []
     return lines
 
 
