@@ -10,13 +10,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from markupsafe import Markup
+
 from fedapm.report.study.lines import read_lines
 from fedapm.report.study.markdown import study_markdown
 from fedapm.report.study.merge import merge, read_summary, write_summary
 from fedapm.report.study.overview import rank_figure
+from fedapm.report.study.sweeps import read_sweeps, sweep_tables
 from fedapm.report.study.tables import tables
 from fedapm.runs.files import read_json
-from fedapm.runs.layout import CARD, STUDY_INFO, SUMMARY
+from fedapm.runs.layout import CARD, STUDY_INFO, SUMMARY, SWEEPS
 
 DOCS = Path(__file__).parent
 STUDY, PAGE, PICTURE = DOCS / "study", DOCS / "results.md", DOCS / "images" / "study-ranks.svg"
@@ -32,10 +35,16 @@ def made() -> dict[Path, str]:
     if not end:
         raise SystemExit(f"{PAGE} lacks the lines {BEGIN.strip()} and {END.strip()}")
     figure = PICTURE.relative_to(DOCS).as_posix()
-    part = study_markdown(found, read_json(STUDY / STUDY_INFO), read_json(STUDY / CARD), figure)
+    swept = {f"images/study-{table.setting}.svg": table for table in sweep_tables(read_sweeps(STUDY / SWEEPS))}
+    part = study_markdown(found, read_json(STUDY / STUDY_INFO), read_json(STUDY / CARD), figure, swept)
+    pictures = {DOCS / address: drawn(table.figure) for address, table in swept.items()}
+    return {PAGE: f"{before}{BEGIN}\n{part}\n{END}{after}", PICTURE: drawn(rank_figure(found)), **pictures}
+
+
+def drawn(figure: Markup) -> str:
+    """A figure of a report as a file of its own."""
     space = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    picture = str(rank_figure(found)).replace("<svg ", f"<svg {space} ", 1)
-    return {PAGE: f"{before}{BEGIN}\n{part}\n{END}{after}", PICTURE: picture}
+    return str(figure).replace("<svg ", f"<svg {space} ", 1)
 
 
 def main(arguments: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from fedapm.experiments.study.estimate import Cost, duration
 from fedapm.experiments.study.part import Part, parts
 from fedapm.experiments.study.run import StudyRun
 from fedapm.experiments.study.settings import read_study
+from fedapm.report.study.sweeps import read_sweeps
 from fedapm.runs.files import write_json
-from fedapm.runs.records import find_runs
+from fedapm.runs.records import find_runs, load_run
 from tests.helpers.cli import assert_refused, fedapm
 from tests.helpers.forked import program
 
@@ -31,6 +33,7 @@ cohorts = [0.5]
 rounds = 2
 trials = 2
 seeds = [0, 1]
+sweeps = ["algorithm.kappa=0.1,0.4"]
 
 [cases.digits]
 title = "Digits"
@@ -126,14 +129,35 @@ def test_settings_are_chosen_on_validation_data_with_other_seeds(straight: Path)
     assert not list(part.glob("compare/**/checkpoints")), "checkpoints of complete runs are not kept"
 
 
+def test_a_setting_is_varied_with_what_was_tuned(straight: Path) -> None:
+    part = straight / "digits" / "cohort-0.5"
+    folder = part / "sweeps" / "algorithm.kappa"
+    tuned = tomllib.loads((part / "tune" / "chosen" / "tuned.toml").read_text())["fedapm"]
+    runs = find_runs(folder)
+    assert len(runs) == 4, "FedAvg has no such setting"
+    for run in runs:
+        assert tomllib.loads(run.config)["solver"]["lr"] == tuned["solver"]["lr"]
+        assert "validation = 0.0" in run.config
+    assert {(line.value, line.seed) for line in read_sweeps(straight / "sweeps.csv")} == {
+        (0.1, 0), (0.1, 1), (0.4, 0), (0.4, 1)
+    }  # fmt: skip
+    for line in read_sweeps(straight / "sweeps.csv"):
+        record = load_run(folder / f"algorithm.kappa={line.value}" / "fedapm" / f"seed-{line.seed}").rounds[-1]
+        assert line.accuracy == pytest.approx(record["evaluations"]["model"]["accuracy"]["mean"], rel=1e-4)
+        assert (line.method, line.status, line.cohort) == ("fedapm", "complete", 0.5)
+    assert (folder / "report.html").is_file()
+    assert not list(folder.rglob("checkpoints"))
+
+
 def test_the_page_is_made_of_the_summary_alone(straight: Path, tmp_path: Path) -> None:
     page = (straight / "report.html").read_text()
-    for name in ("summary.csv", "study.json"):
+    for name in ("summary.csv", "study.json", "sweeps.csv"):
         (tmp_path / name).write_bytes((straight / name).read_bytes())
     done = fedapm("report", tmp_path)
     assert done.code == 0, done.err
     assert (tmp_path / "report.html").read_text() == page
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 2
+    assert "What algorithm.kappa does" in page
     assert "Ranks by mean accuracy" in page
     assert 'href="digits/cohort-0.5/compare/report.html"' in page
     assert (straight / "digits/cohort-0.5/compare/report.html").is_file()
@@ -169,6 +193,9 @@ def test_another_study_in_the_same_folder_is_refused(straight: Path, tmp_path: P
         ('"fedavg"', '"fedavgg"', "did you mean 'fedavg'"),
         ('["chosen"]', '["auto"]', "splits"),
         ("seeds = [0, 1]", "seeds = [0, 100]", "tune_seeds"),
+        ("algorithm.kappa=0.1,0.4", "kappa", "sweeps takes table.key=v1,v2"),
+        ("algorithm.kappa=0.1,0.4", "algorithm.phases=joint,alternating", "sweeps: algorithm.phases"),
+        ("algorithm.kappa=0.1,0.4", "algorithm.kappa=0.1,-1", "kappa"),
         ("seeds = [0, 1]", "seeds = [0, 0]", "each only once"),
         ('title = "Digits"', 'titel = "Digits"', "cases.digits.titel"),
         ("epochs = 1", "epocs = 1", "epocs"),
@@ -262,8 +289,8 @@ def test_the_examples_are_studies() -> None:
         assert case.plan.splits == ("chosen", "paper")
         assert len(case.plan.method_names) == 15
         assert {"scaffold", "local", "fedapm-paper", "fedapm"} <= {*case.plan.method_names}
-        slow = case.name in ("cifar-cnn", "motionsense-raw")
-        assert (case.plan.trials, len(case.plan.seeds)) == ((4, 3) if slow else (8, 5))
+        slow, close = case.name in ("cifar-cnn", "motionsense-raw"), case.name.startswith("cifar-features")
+        assert (case.plan.trials, len(case.plan.seeds)) == ((4, 3) if slow else (16 if close else 8, 5))
     assert {case.name: case.experiment.data.concentration for case in whole.cases}["cifar-features-skewed"] == 0.1
 
 

@@ -66,8 +66,10 @@ PAPER_FRACTION = "fraction"
 STUDY_SPLIT = "split"
 STUDY_TUNE = "tune"
 STUDY_COMPARE = "compare"
+STUDY_SWEEPS = "sweeps"
 STUDY_CHOICE = "choice.json"
 SUMMARY = "summary.csv"
+SWEEPS = "sweeps.csv"
 MEASURED = "measured.json"
 
 # a run on Flower

@@ -15,14 +15,17 @@ from typing import Any
 
 from fedapm.algorithms import FedAPM
 from fedapm.data import Federation
-from fedapm.experiments import build, compare
+from fedapm.experiments import build, compare, sweep
 from fedapm.experiments.alike import Alike
 from fedapm.experiments.settings import Experiment, Tables
 from fedapm.experiments.study.settings import Case
+from fedapm.experiments.vary import Axis
 from fedapm.report.comparison.page import render
 from fedapm.report.split.page import write_split_report
 from fedapm.report.study.collect import collect
 from fedapm.report.study.lines import write_lines
+from fedapm.report.study.sweeps import collect_sweep, write_sweeps
+from fedapm.report.sweep.runs import write_sweep_report
 from fedapm.runs.files import read_json, write_atomic, write_json
 from fedapm.runs.layout import (
     CHECKPOINTS,
@@ -31,8 +34,10 @@ from fedapm.runs.layout import (
     STUDY_CHOICE,
     STUDY_COMPARE,
     STUDY_SPLIT,
+    STUDY_SWEEPS,
     STUDY_TUNE,
     SUMMARY,
+    SWEEPS,
     TRIALS,
 )
 from fedapm.runs.records import find_runs, is_run
@@ -42,6 +47,7 @@ from fedapm.tuning.split.run import find_split
 
 logger = logging.getLogger(__name__)
 CHOSEN, PAPER = "chosen", "paper"
+SWEEP_SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class Part:
         self._chooser()
         for split in self.case.groups:
             self._alike(split, ()).check()
+        for axis in self._axes:
+            self._swept(axis, self._alike(self._swept_split, ()), {})
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -127,11 +135,27 @@ class Part:
                 self._comparing(split),
             )
 
+        for axis in self._axes:
+            methods, folder = self.case.plan.swept(axis), self._sweep_folder(axis)
+            seeds = len(self._sweep_seeds)
+            yield Step(
+                f"varying {axis.setting}",
+                methods,
+                len(axis.values) * seeds,
+                case.rounds,
+                _share_of(folder, "*/*/seed-*", len(axis.values) * seeds * len(methods)),
+                self._sweeping(axis),
+            )
+
     def report(self) -> None:
-        """Write the part's lines of the summary, and its report."""
+        """Write the part's lines of the summary and of the sweeps, and its report."""
         folder = self.folder / STUDY_COMPARE
         write_lines(self.folder / SUMMARY, collect(self.folder, self.case.name, self.case.as_dict(), self.cohort))
         write_atomic(folder / REPORT, render(find_runs(folder), self.case.plan.targets))
+        if self._axes:
+            folders = [self._sweep_folder(axis) for axis in self._axes]
+            found = [collect_sweep(path, self.case.name, self.case.title, self.cohort) for path in folders]
+            write_sweeps(self.folder / SWEEPS, (line for lines in found for line in lines))
 
     def experiment(self, method: str) -> Experiment:
         """A run of a method as it is before anything is chosen."""
@@ -208,6 +232,40 @@ class Part:
         def do() -> None:
             self._alike(split).compare()
             _drop_checkpoints(self.folder / STUDY_COMPARE / split)
+
+        return do
+
+    @property
+    def _axes(self) -> list[Axis]:
+        """What is varied in this part: only those with the first cohort vary anything."""
+        plan = self.case.plan
+        return [axis for axis in plan.axes if plan.swept(axis)] if self.cohort == plan.cohorts[0] else []
+
+    @property
+    def _sweep_seeds(self) -> Sequence[int]:
+        return self.case.plan.seeds[:SWEEP_SEEDS]
+
+    @property
+    def _swept_split(self) -> str:
+        """The split of the methods that are varied."""
+        return next(iter(self.case.groups))
+
+    def _sweep_folder(self, axis: Axis) -> Path:
+        return self.folder / STUDY_SWEEPS / axis.setting
+
+    def _swept(self, axis: Axis, alike: Alike, tuned: Tables) -> list[sweep.Member]:
+        """The runs of a sweep, with what the search found."""
+        layers = [*alike.layers, tuned, alike.comparing]
+        return sweep.members([axis], self.case.plan.swept(axis), self._sweep_seeds, *layers)
+
+    def _sweeping(self, axis: Axis) -> Callable[[], None]:
+        def do() -> None:
+            alike = self._alike(self._swept_split)
+            _, tuned, _ = alike.tuned(self.case.plan.swept(axis))
+            folder = self._sweep_folder(axis)
+            sweep.run_all([axis], self._swept(axis, alike, tuned), folder, workers=self.workers)
+            write_sweep_report(folder)
+            _drop_checkpoints(folder)
 
         return do
 

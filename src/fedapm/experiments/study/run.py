@@ -15,9 +15,10 @@ from fedapm.experiments.study.estimate import Costs, Row, duration, estimate, me
 from fedapm.experiments.study.part import Part, parts
 from fedapm.experiments.study.settings import Case, Study
 from fedapm.report.study.lines import Line, read_lines, write_lines
+from fedapm.report.study.sweeps import SweepLine, read_sweeps, write_sweeps
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.folder import locked, refuse_foreign, tidy
-from fedapm.runs.layout import STUDY_INFO, SUMMARY
+from fedapm.runs.layout import STUDY_INFO, SUMMARY, SWEEPS
 from fedapm.simulation.workers import cores
 from fedapm.version import __version__
 
@@ -157,10 +158,14 @@ class StudyRun:
     def _summarize(self) -> None:
         """Put the parts' lines together, in the order of the study; parts of other commands are among them."""
         lines: list[Line] = []
+        swept: list[SweepLine] = []
         for part in parts(self.study.cases, self.out):
             if (part.folder / SUMMARY).is_file():
                 lines += read_lines(part.folder / SUMMARY)
+            swept += read_sweeps(part.folder / SWEEPS)
         write_lines(self.out / SUMMARY, lines)
+        if swept:
+            write_sweeps(self.out / SWEEPS, swept)
 
 
 class _Pace:

@@ -13,11 +13,13 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from fedapm.algorithms import METHODS, PRESETS, FedAPM, FedAPMPaper, method
+from fedapm.algorithms import METHODS, PRESETS, FedAlt, FedAPM, FedAPMPaper, method
 from fedapm.core.metrics import METRICS
 from fedapm.errors import FedapmError, did_you_mean
 from fedapm.experiments import build
 from fedapm.experiments.settings import Experiment, Tables, in_folder, plain, read_toml, validated
+from fedapm.experiments.vary import Axis, parse_vary
+from fedapm.report.sweep.runs import is_numeric
 from fedapm.runs import files
 from fedapm.tuning import Options
 from fedapm.tuning.method_search import check_table
@@ -65,6 +67,9 @@ class Plan:
     """A space of one's own, as in `fedapm tune --search`."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds of the runs on test data."""
+    sweeps: tuple[str, ...] = ()
+    """Settings that are varied afterwards, each by itself, as in `fedapm sweep --vary`: for FedAPM and FedAlt as they
+    were tuned with the first split, with the first cohort and the first three seeds."""
     targets: dict[str, float] = field(default_factory=dict)
     """Levels whose rounds and bytes the reports of comparisons show, such as `accuracy = 0.9`."""
 
@@ -92,6 +97,21 @@ class Plan:
         self.options(1, self.method_names)
         for text in self.search:
             check_table(parse_dimension(text), self.method_names)
+        for axis in self.axes:
+            if not is_numeric(axis.values):
+                raise FedapmError(f"sweeps: {axis.setting} is varied over what is no number; use fedapm sweep for it.")
+
+    @property
+    def axes(self) -> list[Axis]:
+        """What is varied afterwards."""
+        try:
+            return [parse_vary(text) for text in self.sweeps]
+        except FedapmError as error:
+            raise FedapmError(str(error).replace("--vary", "sweeps", 1)) from None
+
+    def swept(self, axis: Axis) -> list[str]:
+        """The methods for which a setting is varied."""
+        return [name for name in (FedAPM.name, FedAlt.name) if name in self.method_names and axis.concerns(name)]
 
     @property
     def method_names(self) -> tuple[str, ...]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
-from fedapm.errors import FedapmError
-from fedapm.runs.files import write_atomic
+from fedapm.report.study.rows import read_rows, write_rows
 
 UNSPLIT = "unsplit"
 """The split of methods that take none; they stand beside those with any split."""
-DIGITS = 5
-"""Significant digits of a number in the file."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +78,11 @@ class Line:
 
 _NAMES = [field.name for field in fields(Line)]
 _TEXTS = {"case", "title", "data", "split", "method", "label", "view", "status", "rival", "personal", "settings"}
-_COUNTS = {"seed", "rounds", "rounds_to_level", "rounds_to_fedalt"}
 
 
 def write_lines(path: Path, lines: Iterable[Line]) -> None:
     """Write a summary."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(_NAMES)
-    for line in lines:
-        writer.writerow([_text(getattr(line, name)) for name in _NAMES])
-    write_atomic(path, buffer.getvalue())
+    write_rows(path, Line, lines)
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -104,44 +91,4 @@ def read_lines(path: Path) -> list[Line]:
     Raises:
         FedapmError: Where it is missing, or is not a summary of a study; with the line.
     """
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        raise FedapmError(f"{path} is missing; fedapm study writes it.") from None
-    except UnicodeDecodeError:
-        raise FedapmError(f"{path} is not the summary of a study.") from None
-    rows = list(csv.reader(io.StringIO(text)))
-    if not rows or rows[0] != _NAMES:
-        raise FedapmError(f"{path} is not the summary of a study: its first line should name {', '.join(_NAMES)}.")
-    return [_line(row, f"{path}, line {number}") for number, row in enumerate(rows[1:], start=2)]
-
-
-def _line(row: Sequence[str], where: str) -> Line:
-    if len(row) != len(_NAMES):
-        raise FedapmError(f"{where} has {len(row)} columns instead of {len(_NAMES)}.")
-    values: dict[str, Any] = {}
-    for name, text in zip(_NAMES, row, strict=True):
-        try:
-            values[name] = _value(name, text)
-        except ValueError:
-            raise FedapmError(f"{where}: {name} is {text!r}, which is no number.") from None
-    return Line(**values)
-
-
-def _value(name: str, text: str) -> Any:
-    if name in _TEXTS:
-        return text
-    if text == "" and name not in ("seed", "rounds", "cohort"):
-        return None
-    if name in _COUNTS:
-        return int(text)
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError
-    return number
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, float):
-        return "" if value is None else str(value)
-    return f"{value:.0f}" if value.is_integer() else f"{value:.{DIGITS}g}"
+    return read_rows(path, Line, "the summary of a study")

@@ -10,13 +10,21 @@ from fedapm.report.numbers import counted
 from fedapm.report.page import escape_markdown
 from fedapm.report.study import overview
 from fedapm.report.study.about import PROTOCOL, READING, budgets, origins
+from fedapm.report.study.sweeps import SWEPT, SweepTable
+from fedapm.report.study.sweeps import sentence as sweep_sentence
 from fedapm.report.study.tables import ACCURACY, COLUMNS, TO_LEVEL, Entry, Table
 from fedapm.report.study.words import against_fedalt, against_published_method, sentence
 
 FIRST = tuple(column for column in COLUMNS if column is not ACCURACY)
 
 
-def study_markdown(found: Sequence[Table], info: Mapping[str, Any], card: Mapping[str, Any], figure: str) -> str:
+def study_markdown(
+    found: Sequence[Table],
+    info: Mapping[str, Any],
+    card: Mapping[str, Any],
+    figure: str,
+    swept: Mapping[str, SweepTable] | None = None,
+) -> str:
     """The part of the page.
 
     Args:
@@ -24,6 +32,7 @@ def study_markdown(found: Sequence[Table], info: Mapping[str, Any], card: Mappin
         info: What study.json holds.
         card: What card.json holds.
         figure: The address of the picture of ranks.
+        swept: What was varied, by the address of its picture.
 
     Returns:
         Markdown with headings of the second level and below.
@@ -46,6 +55,8 @@ def study_markdown(found: Sequence[Table], info: Mapping[str, Any], card: Mappin
         "",
         *_table(overview.ROW, overview.rows(found), text=2),
     ]
+    for address, varied in (swept or {}).items():
+        lines += _sweep(varied, address)
     for table in found:
         lines += _section(table)
     return "\n".join(lines).rstrip() + "\n"
@@ -88,6 +99,17 @@ def _section(table: Table) -> list[str]:
             *_table(("Method", "published, %", "best round here, %"), rows_published),
         ]
     return lines
+
+
+def _sweep(varied: SweepTable, address: str) -> list[str]:
+    return [
+        f"### What {varied.setting} does",
+        "",
+        *_paragraphs([SWEPT, sweep_sentence(varied)]),
+        f"![Accuracy of FedAPM against {varied.setting}]({address})",
+        "",
+        *_table(varied.headings, varied.cells, text=2),
+    ]
 
 
 def _origins(card: Mapping[str, Any], cases: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from fedapm.errors import FedapmError
 from fedapm.report.study.lines import Line, read_lines, write_lines
+from fedapm.report.study.sweeps import SweepLine, read_sweeps, write_sweeps
 from fedapm.runs.files import read_json, write_json
-from fedapm.runs.layout import CARD, STUDY_INFO, SUMMARY
+from fedapm.runs.layout import CARD, STUDY_INFO, SUMMARY, SWEEPS
 
 Cell = tuple[str, float]
 """A case and a cohort: what is computed as a whole."""
@@ -25,6 +26,7 @@ class StudySummary:
     """What study.json holds."""
     cards: Sequence[Mapping[str, Any]]
     """The card of each part, with the cells that come from it as ``cells``."""
+    swept: Sequence[SweepLine] = ()
 
     @property
     def cells(self) -> set[Cell]:
@@ -49,11 +51,11 @@ def read_summary(folder: Path) -> StudySummary:
     lines, info, card = read_lines(folder / SUMMARY), read_json(folder / STUDY_INFO), read_json(folder / CARD)
     whole = StudySummary(lines, info, ())
     cards = card.get("parts") or [{**card, "cells": [list(cell) for cell in sorted(whole.cells)]}]
-    return StudySummary(lines, info, cards)
+    return StudySummary(lines, info, cards, read_sweeps(folder / SWEEPS))
 
 
 def write_summary(folder: Path, summary: StudySummary) -> None:
-    """Write ``summary.csv``, ``study.json`` and ``card.json``.
+    """Write ``summary.csv``, ``study.json``, ``card.json`` and, where something was varied, ``sweeps.csv``.
 
     Args:
         folder: Where to.
@@ -63,6 +65,8 @@ def write_summary(folder: Path, summary: StudySummary) -> None:
     write_lines(folder / SUMMARY, summary.lines)
     write_json(folder / STUDY_INFO, dict(summary.info))
     write_json(folder / CARD, summary.card)
+    if summary.swept:
+        write_sweeps(folder / SWEEPS, summary.swept)
 
 
 def merge(parts: Sequence[StudySummary]) -> StudySummary:
@@ -96,4 +100,6 @@ def merge(parts: Sequence[StudySummary]) -> StudySummary:
         for card in part.cards
         if (cells := [cell for cell in card["cells"] if owner[tuple(cell)] is part])
     ]
-    return StudySummary(lines, {**parts[-1].info, "cases": cases}, cards)
+    swept = [line for part in parts for line in part.swept if owner[line.case, line.cohort] is part]
+    swept.sort(key=lambda line: order[line.case])
+    return StudySummary(lines, {**parts[-1].info, "cases": cases}, cards, swept)

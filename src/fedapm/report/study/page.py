@@ -13,10 +13,12 @@ from fedapm.report.page import Page, Section
 from fedapm.report.study import overview
 from fedapm.report.study.about import PROTOCOL, READING, budgets, heading
 from fedapm.report.study.lines import read_lines
+from fedapm.report.study.sweeps import SWEPT, SweepTable, read_sweeps, sweep_tables
+from fedapm.report.study.sweeps import sentence as sweep_sentence
 from fedapm.report.study.tables import COLUMNS, TO_LEVEL, Entry, Table, tables
 from fedapm.report.study.words import against_fedalt, against_published_method, sentence
 from fedapm.runs.files import read_json, write_atomic
-from fedapm.runs.layout import REPORT, STUDY_COMPARE, STUDY_INFO, SUMMARY
+from fedapm.runs.layout import REPORT, STUDY_COMPARE, STUDY_INFO, SUMMARY, SWEEPS
 
 
 def write_study_report(folder: Path, out: Path | None = None) -> Path:
@@ -31,16 +33,17 @@ def write_study_report(folder: Path, out: Path | None = None) -> Path:
     found = tables(read_lines(folder / SUMMARY))
     if not any(table.scored for table in found):
         raise FedapmError(f"{folder / SUMMARY} holds no complete run yet; go on with the same fedapm study command.")
-    write_atomic(path, render_study(found, info))
+    write_atomic(path, render_study(found, info, sweep_tables(read_sweeps(folder / SWEEPS))))
     return path
 
 
-def render_study(found: Sequence[Table], info: Mapping[str, Any]) -> str:
+def render_study(found: Sequence[Table], info: Mapping[str, Any], swept: Sequence[SweepTable] = ()) -> str:
     """The page as HTML.
 
     Args:
         found: The tables of the summary.
         info: What study.json holds.
+        swept: What was varied.
     """
     context = {
         "figure": overview.rank_figure(found),
@@ -57,10 +60,23 @@ def render_study(found: Sequence[Table], info: Mapping[str, Any]) -> str:
         sections=[
             Section("overview", "Overview", "study_overview.html.j2", context),
             Section("run", "What was run", "study_run.html.j2", _run(info, found)),
+            *(_swept(table) for table in swept),
             *(_section(table) for table in found),
         ],
         footer="Everything here is made of summary.csv; fedapm report makes it again.",
     ).render()
+
+
+def _swept(table: SweepTable) -> Section:
+    context = {
+        "note": SWEPT,
+        "sentence": sweep_sentence(table),
+        "figure": table.figure,
+        "headings": table.headings,
+        "rows": table.cells,
+        "id": slug(f"sweep-{table.setting}"),
+    }
+    return Section(str(context["id"]), f"What {table.setting} does", "study_sweep.html.j2", context)
 
 
 def _run(info: Mapping[str, Any], found: Sequence[Table]) -> dict[str, Any]:
