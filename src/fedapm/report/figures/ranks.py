@@ -13,7 +13,7 @@ from fedapm.report.figures.canvas import INK, as_html, drawing, short
 
 CELL, ROW, BESIDE, LETTER, WIDTH = 0.5, 0.27, 1.35, 0.055, 7.6
 """Inches: a cell's width and height, the names of methods, a letter of a slanted name, and the narrowest figure."""
-LONGEST = 34
+LONGEST = 44
 """Letters of a data set's name that are shown."""
 SHADES = LinearSegmentedColormap.from_list("ranks", ["#0b6e4f", "#9fd3b6", "#f4f1de", "#e8b08a", "#b5482a"])
 MISSING = "#d9dcdf"
