@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -136,9 +136,11 @@ class Steps:
         self._factor = -step.lr * step.weight
         self._trained = [parameters[name] for name in shrinks]
         self._forward = [self._forwards(layer) for layer in layers]
-        self._first = next((k for k, layer in enumerate(layers) if any(n in shrinks for n in layer.names)), len(layers))
+        first = next((k for k, layer in enumerate(layers) if any(n in shrinks for n in layer.names)), len(layers))
+        # what goes back through a layer is computed before the layer moves
         self._backward = [
-            (layer, self._moves(layer, shrinks) if isinstance(layer, Linear) else []) for layer in layers[self._first :]
+            (k, self._back(layer) if k > first else None, self._moves(layer, shrinks))
+            for k, layer in reversed([*enumerate(layers)][first:])
         ]
         used = {name for layer in layers for name in layer.names}
         self._unused = [(parameters[name], shrink) for name, shrink in shrinks.items() if name not in used]
@@ -152,10 +154,20 @@ class Steps:
             weight, bias = (parameters[name] for name in layer.names)
             columns, row = weight.transpose(1, 2), bias.unsqueeze(1)
             return lambda x: torch.baddbmm(row, x, columns)
-        return lambda x: layer.forward(parameters, batched, x)
+        return partial(layer.forward, parameters, batched)
 
-    def _moves(self, layer: Linear, shrinks: Mapping[str, float]) -> list[Callable[[Tensor, Tensor, float], object]]:
-        """What moves a layer's parameters, of x, dy and the factor of the gradient."""
+    def _back(self, layer: Layer) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """What takes x, y and the gradient in y to that in x."""
+        if isinstance(layer, Elementwise):
+            slope = layer.slope
+            return lambda x, y, dy: slope(dy, y)
+        if isinstance(layer, Linear) and layer.names[0] in self._batched:
+            weight = self._parameters[layer.names[0]]
+            return lambda x, y, dy: torch.bmm(dy, weight)
+        return partial(layer.back, self._parameters, self._batched)
+
+    def _moves(self, layer: Layer, shrinks: Mapping[str, float]) -> list[Callable[[Tensor, Tensor, float], object]]:
+        """What moves a layer's parameters, of x, dy and the factor of the gradient; only linear layers have any."""
 
         def weight(p: Tensor, shrink: float) -> Callable[[Tensor, Tensor, float], object]:
             return lambda x, dy, factor: p.baddbmm_(dy.transpose(1, 2), x, beta=shrink, alpha=factor)
@@ -188,17 +200,16 @@ class Steps:
         for forward in self._forward:
             values.append(forward(values[-1]))
         right = targets.unsqueeze(2)
-        logs = log_softmax(values[-1])
-        found = logs.gather(2, right).squeeze(2)
-        dy = logs.exp_().scatter_add_(2, right, self._minus_one.expand(right.shape))
+        dy = log_softmax(values[-1])
+        found = dy.gather(2, right).squeeze(2)
+        dy.exp_().scatter_add_(2, right, self._minus_one.expand(right.shape))
         if weights is not None:
             dy *= weights.to(dy.dtype).unsqueeze(2)
         factor = self._factor if weights is not None else self._factor / targets.shape[1]
-        for k in range(len(self._forward) - 1, self._first - 1, -1):
-            layer, moves = self._backward[k - self._first]
+        for k, back, moves in self._backward:
             after = dy
-            if k > self._first:  # before the layer moves
-                dy = layer.back(self._parameters, self._batched, values[k], values[k + 1], dy)
+            if back is not None:
+                dy = back(values[k], values[k + 1], after)
             for move in moves:
                 move(values[k], after, factor)
         for parameter, shrink in self._unused:

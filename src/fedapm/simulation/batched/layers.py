@@ -157,4 +157,4 @@ class Flatten:
     def back(self, parameters: Parameters, batched: BatchedNames, x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
         """The same numbers in their old shape."""
         del parameters, batched, y
-        return dy.view(x.shape)
+        return dy.reshape(x.shape)

@@ -106,13 +106,13 @@ def log_softmax(outputs: Tensor) -> Tensor:
         outputs: The network's, (clients, samples, classes).
 
     Returns:
-        A tensor of its own, of the same shape.
+        A tensor of its own, of the same shape; few classes lie in memory one after the other, as they were computed.
     """
-    classes = outputs.shape[-1]
+    clients, samples, classes = outputs.shape
     if classes > FEW:
         return torch.log_softmax(outputs, -1)
     by_class = outputs.reshape(-1, classes).t().contiguous()
-    return torch.log_softmax(by_class, 0).t().reshape(outputs.shape)
+    return torch.log_softmax(by_class, 0).view(classes, clients, samples).permute(1, 2, 0)
 
 
 def _mean(each: Tensor, weights: Tensor | None) -> Tensor:
