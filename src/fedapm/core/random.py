@@ -20,10 +20,22 @@ def key(seed: int, purpose: str, *ids: int | str) -> int:
     return _hashed(text)
 
 
+def keys(seed: int, purpose: str, clients: Sequence[int], *ids: int) -> list[int]:
+    """The hash of (seed, purpose, client, ids) for each client."""
+    beginning = hashlib.blake2b(f"{seed}\x1f{purpose}\x1f".encode(), digest_size=8)
+    end = "".join([f"\x1f{part}" for part in ids])
+    digests = []
+    for client in clients:
+        one = beginning.copy()
+        one.update(f"{client}{end}".encode())
+        digests.append(one.digest())
+    found: list[int] = (np.frombuffer(b"".join(digests), ">u8") >> 1).tolist()
+    return found
+
+
 def torch_generators(seed: int, purpose: str, clients: Sequence[int], *ids: int) -> list[torch.Generator]:
     """A torch generator for each client: those of the keys (seed, purpose, client, ids)."""
-    before, after = f"{seed}\x1f{purpose}\x1f", "".join([f"\x1f{part}" for part in ids])
-    return [torch.Generator().manual_seed(_hashed(f"{before}{client}{after}")) for client in clients]
+    return [torch.Generator().manual_seed(number) for number in keys(seed, purpose, clients, *ids)]
 
 
 def _hashed(text: str) -> int:

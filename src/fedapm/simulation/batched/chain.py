@@ -139,7 +139,7 @@ class Steps:
         first = next((k for k, layer in enumerate(layers) if any(n in shrinks for n in layer.names)), len(layers))
         # what goes back through a layer is computed before the layer moves
         self._backward = [
-            (k, self._back(layer) if k > first else None, self._moves(layer, shrinks))
+            (k, partial(layer.back, parameters, batched) if k > first else None, self._moves(layer, shrinks))
             for k, layer in reversed([*enumerate(layers)][first:])
         ]
         used = {name for layer in layers for name in layer.names}
@@ -155,16 +155,6 @@ class Steps:
             columns, row = weight.transpose(1, 2), bias.unsqueeze(1)
             return lambda x: torch.baddbmm(row, x, columns)
         return partial(layer.forward, parameters, batched)
-
-    def _back(self, layer: Layer) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """What takes x, y and the gradient in y to that in x."""
-        if isinstance(layer, Elementwise):
-            slope = layer.slope
-            return lambda x, y, dy: slope(dy, y)
-        if isinstance(layer, Linear) and layer.names[0] in self._batched:
-            weight = self._parameters[layer.names[0]]
-            return lambda x, y, dy: torch.bmm(dy, weight)
-        return partial(layer.back, self._parameters, self._batched)
 
     def _moves(self, layer: Layer, shrinks: Mapping[str, float]) -> list[Callable[[Tensor, Tensor, float], object]]:
         """What moves a layer's parameters, of x, dy and the factor of the gradient; only linear layers have any."""

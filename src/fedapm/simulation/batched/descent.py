@@ -21,6 +21,7 @@ from fedapm.simulation.batched.dropout import Masks
 from fedapm.simulation.batched.losses import losses, mean_over_samples
 from fedapm.simulation.batched.network import BatchedNetwork
 from fedapm.simulation.batched.stacked import Batch, Stacked, batch_bounds, positions
+from fedapm.simulation.batched.streams import Streams
 
 WIDEST = 4
 """How many times the numbers of a sample its kept features may have."""
@@ -57,7 +58,7 @@ class Descent:
         momentum: float = 0.0,
         clip_norm: float | None = None,
         batch_size: int = 0,
-        streams: Sequence[torch.Generator] = (),
+        streams: Streams | None = None,
         drops: Sequence[torch.Generator] | None = None,
         loss: Loss | None = None,
     ) -> None:
@@ -81,7 +82,7 @@ class Descent:
         self.network, self.names, self.terms, self.data = network, start.names, terms, data
         self.lr, self.momentum, self.clip_norm, self.batch_size = lr, momentum, clip_norm, batch_size
         self.loss: Loss = loss or network.loss
-        self._streams, self._drops, self._program = list(streams), None if drops is None else list(drops), program
+        self._streams, self._drops, self._program = streams, None if drops is None else list(drops), program
         self._p = [t.detach().clone(memory_format=torch.contiguous_format) for t in start.values()]
         self._velocity = [torch.zeros_like(p) for p in self._p] if momentum else []
         self._fixed: dict[str, Tensor] = {**network.read(network.split.frozen), **fixed}
@@ -127,7 +128,8 @@ class Descent:
             if one[0].numel() > WIDEST * sum(t[0, :1].numel() for t in inputs):
                 return
             self._program, self._parts = after, {}
-            self.data = replace(self.data, inputs=(before.outputs(self._fixed, self._stacked, inputs),))
+            features = before.outputs(self._fixed, self._stacked, inputs)
+            self.data = Stacked((features, self.data.targets), self.data.sizes)
 
     def hold_out(self, judges: Sequence[Tensor]) -> None:
         """Judge epochs by some samples of each client, at these positions, and train on the others."""
@@ -141,6 +143,7 @@ class Descent:
     def epoch(self) -> list[float]:
         """One pass over the data; the mean losses."""
         self.network.module.train()
+        assert self._streams is not None
         sums = torch.zeros(len(self.data), dtype=torch.float64)
         whole, logs = [], []
         for batch in self.data.epoch(self.batch_size, self._streams, ordered=self._drops is not None):
@@ -208,7 +211,7 @@ class Descent:
         self._fixed = {n: t[index] if n in self._stacked else t for n, t in self._fixed.items()}
         self.data = self.data.rows(index)
         self._judges = self._judges and self._judges.rows(index)
-        self._streams = [self._streams[k] for k in chosen]
+        self._streams = self._streams and self._streams.chosen(chosen)
         self._drops = self._drops and [self._drops[k] for k in chosen]
         self.terms, self.loss = self.terms.rows(index), _own(self.loss, index)
         self._prepare()

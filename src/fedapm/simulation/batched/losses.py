@@ -108,11 +108,10 @@ def log_softmax(outputs: Tensor) -> Tensor:
     Returns:
         A tensor of its own, of the same shape; few classes lie in memory one after the other, as they were computed.
     """
-    clients, samples, classes = outputs.shape
-    if classes > FEW:
+    if outputs.shape[-1] > FEW:
         return torch.log_softmax(outputs, -1)
-    by_class = outputs.reshape(-1, classes).t().contiguous()
-    return torch.log_softmax(by_class, 0).view(classes, clients, samples).permute(1, 2, 0)
+    by_class = outputs.permute(2, 0, 1).contiguous()
+    return torch.log_softmax(by_class, 0).permute(1, 2, 0)
 
 
 def _mean(each: Tensor, weights: Tensor | None) -> Tensor:

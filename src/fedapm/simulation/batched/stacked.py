@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fedapm.core.batched import Rows
+from fedapm.simulation.batched.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,33 @@ class Batch:
 
 @dataclass(frozen=True)
 class Stacked:
-    """Samples (clients, samples, …)."""
+    """Samples of some clients, which are read where they lie."""
 
-    inputs: tuple[Tensor, ...]
-    targets: Tensor
+    columns: tuple[Tensor, ...]
+    """Each input, and the targets: (places, samples, …)."""
     sizes: tuple[int, ...]
     """How many samples each client has; the rest of its row is padding."""
+    places: Tensor | None = None
+    """Where each client is; None where there is nobody else, and they are in order."""
 
     @classmethod
-    def of(cls, inputs: Sequence[tuple[Tensor, ...]], targets: Sequence[Tensor]) -> Stacked:
+    def of(cls, inputs: Sequence[tuple[Tensor, ...]], targets: list[Tensor]) -> Stacked:
         """From each client's inputs and targets."""
-        columns = tuple(side_by_side(list(column)) for column in zip(*inputs, strict=True))
-        return cls(columns, side_by_side(list(targets)), tuple(t.shape[0] for t in targets))
+        sizes = tuple([t.shape[0] for t in targets])
+        return cls(tuple([_filled_up([*column], sizes) for column in (*zip(*inputs, strict=True), targets)]), sizes)
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """(clients, samples, …), each in one piece of memory."""
+        return tuple([self._own(values) for values in self.columns[:-1]])
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """(clients, samples, …) in one piece of memory."""
+        return self._own(self.columns[-1])
+
+    def _own(self, values: Tensor) -> Tensor:
+        return values if self.places is None else values.index_select(0, self.places)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -69,7 +85,7 @@ class Stacked:
         """Some of the clients, with no more padding than they need."""
         sizes = tuple(self.sizes[k] for k in index.tolist())
         width = max(sizes)
-        return Stacked(tuple(values[index, :width] for values in self.inputs), self.targets[index, :width], sizes)
+        return Stacked(tuple(values[index, :width] for values in (*self.inputs, self.targets)), sizes)
 
     def whole(self) -> Batch:
         """All samples as one batch."""
@@ -77,11 +93,11 @@ class Stacked:
 
     def taken(self, samples: Sequence[Tensor]) -> Stacked:
         """Some samples of each client, in the order of their positions."""
-        order = side_by_side(list(samples)).to(self.targets.device)
-        inputs = tuple(_arranged(values, order) for values in self.inputs)
-        return Stacked(inputs, _arranged(self.targets, order), tuple(chosen.shape[0] for chosen in samples))
+        sizes = tuple([chosen.shape[0] for chosen in samples])
+        order = _filled_up([*samples], sizes).to(self.targets.device)
+        return Stacked(tuple(_arranged(values, order) for values in (*self.inputs, self.targets)), sizes)
 
-    def epoch(self, size: int, streams: Sequence[torch.Generator], ordered: bool) -> Iterator[Batch]:
+    def epoch(self, size: int, streams: Streams, ordered: bool) -> Iterator[Batch]:
         """One pass in random order; who has no more batches is left out of those that follow.
 
         Args:
@@ -89,7 +105,7 @@ class Stacked:
             streams: Draws each client's order.
             ordered: Whether the order matters even within a single batch.
         """
-        orders = [torch.randperm(n, generator=stream) for n, stream in zip(self.sizes, streams, strict=True)]
+        orders = streams.orders(self.sizes)
         of_size = {n: batch_bounds(n, size) for n in {*self.sizes}}
         bounds = [of_size[n] for n in self.sizes]
         steps = max(map(len, bounds))
@@ -111,16 +127,25 @@ class Stacked:
 
     def _even_batches(self, order: Tensor, bounds: Sequence[tuple[int, int]]) -> Iterator[Batch]:
         """The batches of clients that have equally many, each in one piece of memory."""
-        places = _places(order.to(self.targets.device), self.targets.shape[1])
-        index = torch.cat([places[:, first:last].flatten() for first, last in bounds])
-        lengths = [len(self) * (last - first) for first, last in bounds]
-        columns = [
-            torch.split(values.flatten(0, 1).index_select(0, index), lengths) for values in (*self.inputs, self.targets)
-        ]
-        everybody = slice(0, len(self))
-        for (first, last), *parts in zip(bounds, *columns, strict=True):
-            *inputs, targets = (part.view(len(self), last - first, *part.shape[1:]) for part in parts)
-            yield Batch(everybody, tuple(inputs), targets, (last - first,) * len(self))
+        count, samples = order.shape
+        # what has been brought together already is nearer than what lies among the samples of all clients
+        together = self.places is None or "inputs" in self.__dict__
+        columns = (*self.inputs, self.targets) if together else self.columns
+        places = _places(order.to(columns[-1].device), columns[-1].shape[1], None if together else self.places)
+        first, last = bounds[0]
+        if samples == (last - first) * len(bounds):
+            index = places.view(count, len(bounds), last - first).transpose(0, 1).flatten()
+        else:
+            index = torch.cat([places[:, first:last].flatten() for first, last in bounds])
+        lengths = [count * (last - first) for first, last in bounds]
+        columns = tuple(values.flatten(0, 1) for values in columns)
+        everybody = slice(0, count)
+        for (first, last), part in zip(bounds, index.split_with_sizes(lengths), strict=True):
+            # no more than one batch at a time, which stays in the processor's cache
+            *inputs, y = [
+                values.index_select(0, part).view(count, last - first, *values.shape[1:]) for values in columns
+            ]
+            yield Batch(everybody, tuple(inputs), y, (last - first,) * count)
 
 
 def positions(rows: Rows, count: int, device: torch.device) -> Tensor:
@@ -130,9 +155,11 @@ def positions(rows: Rows, count: int, device: torch.device) -> Tensor:
 
 def side_by_side(parts: Sequence[Tensor]) -> Tensor:
     """Several clients' rows in one tensor; shorter ones are filled up with zeros."""
-    if len({p.shape[0] for p in parts}) == 1:
-        return torch.stack(list(parts))
-    return pad_sequence(list(parts), batch_first=True)
+    return _filled_up([*parts], [part.shape[0] for part in parts])
+
+
+def _filled_up(parts: list[Tensor], sizes: Sequence[int]) -> Tensor:
+    return torch.stack(parts) if sizes.count(sizes[0]) == len(sizes) else pad_sequence(parts, batch_first=True)
 
 
 @cache
@@ -156,6 +183,7 @@ def _arranged(values: Tensor, order: Tensor) -> Tensor:
     return values.flatten(0, 1).index_select(0, places).view(*order.shape, *values.shape[2:])
 
 
-def _places(order: Tensor, samples: int) -> Tensor:
+def _places(order: Tensor, samples: int, clients: Tensor | None = None) -> Tensor:
     """Positions within each client's samples as positions within all of them, padding included."""
-    return order + samples * torch.arange(order.shape[0], device=order.device).unsqueeze(1)
+    clients = torch.arange(order.shape[0], device=order.device) if clients is None else clients
+    return order + samples * clients.unsqueeze(1)

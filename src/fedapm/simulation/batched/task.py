@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from fedapm.core import random
 from fedapm.core.batched import BatchedVec, NotBatchable, PerClient, Rows, rows_of, wide
 from fedapm.core.network import Loss, Network, OwnLoss
 from fedapm.core.objective import Objective, Prox, l2_gradient
+from fedapm.core.samples import Samples
 from fedapm.core.solver import SGDConfig, SolveStats
 from fedapm.core.stopping import Course, Epochs, StopRule, UntilStationary, after_epochs, until_stationary, while_better
 from fedapm.core.task import judges, part_size
@@ -20,6 +23,8 @@ from fedapm.core.vec import Vec
 from fedapm.simulation.batched.descent import Descent
 from fedapm.simulation.batched.network import BatchedNetwork
 from fedapm.simulation.batched.stacked import Batch, Stacked, batch_bounds, positions
+from fedapm.simulation.batched.streams import Streams
+from fedapm.simulation.batched.table import Table
 from fedapm.simulation.problem import Problem
 
 
@@ -33,7 +38,21 @@ class BatchedTask:
         round: int,
         program: BatchedNetwork,
         lr_factor: float | None = None,
+        *,
+        table: Table | None = None,
+        once: bool = False,
     ) -> None:
+        """Prepare.
+
+        Args:
+            problem: What is learnt.
+            clients: Their positions, larger ones first.
+            round: The round.
+            program: The network for several clients.
+            lr_factor: The factor on the step size; that of the round if not given.
+            table: The samples of all clients side by side, where there are.
+            once: Whether they are expected to go through their samples only once; see :class:`Streams`.
+        """
         self.clients, self.round, self.program = clients, round, program
         self.network: Network = problem.network(clients[0])
         self.solver: SGDConfig = problem.solver
@@ -45,9 +64,9 @@ class BatchedTask:
         uniform = len(set(alphas)) == 1
         device = problem.device
         self.alpha: Any = alphas[0] if uniform else PerClient(torch.tensor(alphas, dtype=torch.float64, device=device))
-        self._samples = [problem.samples(k, "train") for k in clients]
-        self._data = Stacked.of([s.inputs for s in self._samples], [s.targets for s in self._samples])
-        self._streams = self.streams("batches")
+        self._problem = problem
+        self._data = self._stacked(table)
+        self._orders = Streams(random.keys(self.seed, "batches", clients, round), once)
         self._all = slice(0, len(clients))
         self._active: Tensor | None = None
         """Who a repeated step is for, where some are done with it."""
@@ -60,6 +79,17 @@ class BatchedTask:
         """The mean loss of each client in its last phase's last epoch."""
         self.reached: list[tuple[float, float] | None] = [None] * count
         """ξ and what was reached in each client's last phase, under the ξ-rule."""
+
+    @cached_property
+    def _samples(self) -> list[Samples]:
+        return [self._problem.samples(k, "train") for k in self.clients]
+
+    def _stacked(self, table: Table | None) -> Stacked:
+        if table is None:
+            return Stacked.of([s.inputs for s in self._samples], [s.targets for s in self._samples])
+        # several times faster than a tensor of a list
+        places = torch.from_numpy(np.array(self.clients, dtype=np.int64)).to(self._problem.device)
+        return Stacked(table, (table[-1].shape[1],) * len(self.clients), places)
 
     @property
     def classified(self) -> bool:
@@ -115,7 +145,7 @@ class BatchedTask:
             momentum=self.solver.momentum,
             clip_norm=self.solver.clip_norm,
             batch_size=self.solver.batch_size if batch is None else 0,
-            streams=[self._streams[k] for k in places],
+            streams=self._streams(places),
             drops=self._drops(places) if program.draws else None,
         )
         if batch is None:
@@ -215,7 +245,7 @@ class BatchedTask:
     ) -> Descent:
         """A search of some of the clients, on their data or on a batch of it."""
         fixed, begin = fixed or Vec(), wide(start, len(self.clients))
-        data = self._data if batch is None else Stacked(batch.inputs, batch.targets, batch.sizes)
+        data = self._data if batch is None else Stacked((*batch.inputs, batch.targets), batch.sizes)
         if not self._for_all(rows):
             begin, fixed, terms = begin.rows(rows), rows_of(fixed, rows), terms.rows(rows)
             data = data if batch is not None else data.rows(self._positions(rows))
@@ -254,12 +284,12 @@ class BatchedTask:
 
     def _batches(self, epochs: int | None, share: float | None) -> Iterator[Batch]:
         places = self._places(self._rows(None))
-        streams, data = [self._streams[k] for k in places], self._data
+        streams, data = self._streams(places), self._data
         if self._active is not None:
             data = data.rows(self._active)
         if share is not None:
-            drawn = zip(data.sizes, streams, strict=True)
-            data = data.taken([torch.randperm(n, generator=stream)[: part_size(share, n)] for n, stream in drawn])
+            drawn = zip(data.sizes, streams.orders(data.sizes), strict=True)
+            data = data.taken([order[: part_size(share, n)] for n, order in drawn])
         passes = self.solver.epochs if epochs is None else epochs
         for _ in range(passes if share is None else 1):
             for batch in data.epoch(self.solver.batch_size, streams, ordered=True):
@@ -268,6 +298,14 @@ class BatchedTask:
                 else:
                     rows = self._active[batch.rows]
                     yield Batch(rows, batch.inputs, batch.targets, batch.sizes)
+
+    @property
+    def draws(self) -> int:
+        """How often clients drew an order of their samples."""
+        return self._orders.draws
+
+    def _streams(self, places: Sequence[int]) -> Streams:
+        return self._orders if len(places) == len(self.clients) else self._orders.chosen(places)
 
     def _drops(self, places: Sequence[int]) -> list[torch.Generator]:
         """The streams that these clients would draw their dropout masks from by themselves."""

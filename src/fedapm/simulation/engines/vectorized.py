@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -24,6 +25,7 @@ from fedapm.core.vec import Vec, total
 from fedapm.simulation.batched.dropout import dropouts, unknown_draws
 from fedapm.simulation.batched.evaluate import can_evaluate, evaluate
 from fedapm.simulation.batched.network import batched_network
+from fedapm.simulation.batched.table import Table, training_table
 from fedapm.simulation.batched.task import BatchedTask
 from fedapm.simulation.engines.base import DriftingResult, summed_up
 from fedapm.simulation.engines.sequential import SequentialEngine, evaluate_client, personalize_client, train_client
@@ -54,6 +56,8 @@ class VectorizedEngine(SequentialEngine):
         """Why clients were run one by one, where they were."""
         self._log = OnceLogger(logger)
         self._checked = False
+        self._once = False
+        """Whether clients went through their samples only once in the last round."""
         self._never = unable(problem)
         if self._never is not None:
             self._fall_back(self._never)
@@ -98,14 +102,15 @@ class VectorizedEngine(SequentialEngine):
         ordered, sizes = self._by_size(selected)
         chunks = []
         for part in self._chunks(ordered, sizes):
-            task = BatchedTask(self.problem, part, round, self._network)
+            task = self._task(part, round, once=self._once)
             update = self.algorithm.client_update(broadcast, self._stacked(self.store, part), task)
             chunks.append(Chunk.of(part, update, task))
+            self._once = task.draws == 1
         if not self._checked:
             plain = self.algorithm.plain
             if plain is not self.algorithm:
                 # rounding takes a last digit for a whole step, so the method itself is compared
-                task = BatchedTask(self.problem, part, round, self._network)
+                task = self._task(part, round)
                 update = plain.client_update(broadcast, self._stacked(self.store, part), task)
             self._check(ordered[-1], broadcast, round, Chunk.of(part, update, task))
         return BatchedResult(self.store, selected, chunks)
@@ -116,7 +121,7 @@ class VectorizedEngine(SequentialEngine):
         ordered, sizes = self._by_size(clients)
         for part in self._chunks(ordered, sizes):
             before = self._stacked(self.store, part)
-            task = BatchedTask(self.problem, part, round + 1, self._network, lr_factor=self.problem.lr_factor(round))
+            task = self._task(part, round + 1, lr_factor=self.problem.lr_factor(round))
             after = _wide_state(self.algorithm.personalize(broadcast, before, task, epochs), len(part))
             finite = _finite(after.vectors.values(), task)
             # who did not stay finite keeps what it had
@@ -149,6 +154,13 @@ class VectorizedEngine(SequentialEngine):
         """Whether a client evaluated with others has the scores of the same client by itself."""
         alone = evaluate_client(self.problem, self.algorithm, client, self.models.get(client), broadcast, view)
         return alone.keys() == scores.keys() and all(_same_score(alone[name], scores[name]) for name in alone)
+
+    def _task(self, part: Sequence[int], round: int, **settings: Any) -> BatchedTask:
+        return BatchedTask(self.problem, part, round, self._network, table=self._table, **settings)
+
+    @cached_property
+    def _table(self) -> Table | None:
+        return training_table(self.problem)
 
     def _stacked(self, store: Store, clients: Sequence[int]) -> State:
         """The states of some clients side by side; numbers, which stores keep in main memory, where vectors are."""
@@ -238,7 +250,7 @@ class Chunk:
         sums = {name: wide(vector, count) for name, vector in update.upload.sums.items()}
         state = _wide_state(update.state, count)
         u = wide(update.u, count)
-        finite = _finite((*sums.values(), *state.vectors.values(), u), task)
+        finite = _finite([*sums.values(), *state.vectors.values(), u], task)
         weight: Any = update.upload.weight
         weights = (
             weight.values if isinstance(weight, PerClient) else torch.full((count,), float(weight), dtype=torch.float64)
@@ -256,12 +268,13 @@ class BatchedResult:
 
     def __init__(self, store: Store, clients: Sequence[int], chunks: Sequence[Chunk]) -> None:
         self._store, self._chunks, self.abandoned = store, chunks, False
-        fine = {k for c in chunks for k, good in zip(c.clients, c.finite.tolist(), strict=True) if good}
-        self.good = [k for k in clients if k in fine]
         names = chunks[0].sums
         rows = [None if bool(c.finite.all()) else c.finite for c in chunks]
+        lost = {k for c, r in zip(chunks, rows, strict=True) if r is not None for k in _lost(c.clients, r)}
+        self.good = [k for k in clients if k not in lost]
         sums = {n: total(_summed(c.sums[n], r) for c, r in zip(chunks, rows, strict=True)) for n in names}
-        weight = math.fsum(w for c in chunks for w in c.weights[c.finite].tolist())
+        counted = (c.weights if r is None else c.weights[r] for c, r in zip(chunks, rows, strict=True))
+        weight = math.fsum(w for weights in counted for w in weights.tolist())
         self.total = Aggregate(sums, weight, len(self.good), unit=max(chunk.unit for chunk in chunks))
         self.bytes_up = chunks[0].size * len(clients)
         self.bytes_told = 0
@@ -347,13 +360,21 @@ def _wide_state(state: State, count: int) -> State:
     return State(**{f: wide(v, count) if isinstance(v, Vec) else v for f, v in state.items()})
 
 
-def _finite(vectors: Iterable[Vec], task: BatchedTask) -> Tensor:
+def _finite(vectors: Collection[Vec], task: BatchedTask) -> Tensor:
     """Whether each client's vectors are all finite."""
-    finite = torch.ones(len(task.clients), dtype=torch.bool, device=task.network.device)
+    finite = torch.ones(len(task.clients), dtype=torch.bool)
+    tensors = [tensor for vector in vectors for tensor in vector.values()]
+    # a finite sum has finite terms and is much faster to check; a sum of large finite terms may still overflow
+    if not tensors or math.isfinite(torch.stack([t.sum(dtype=torch.float32) for t in tensors]).sum().item()):
+        return finite
     for vector in vectors:
         if len(vector):
-            finite &= cast(BatchedVec, vector).finite()
-    return finite.cpu()
+            finite &= cast(BatchedVec, vector).finite().cpu()
+    return finite
+
+
+def _lost(clients: Sequence[int], finite: Tensor) -> list[int]:
+    return [client for client, good in zip(clients, finite.tolist(), strict=True) if not good]
 
 
 def _summed(vector: BatchedVec, rows: Tensor | None) -> Vec:

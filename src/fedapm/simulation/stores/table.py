@@ -73,7 +73,8 @@ class TableStore(Store):
     def scatter(self, clients: Sequence[int], state: State) -> Undo:
         """Replace the states of some clients by those side by side; the result takes that back."""
         index = _index(clients)
-        before, fresh = self._gather(index), ~self._touched[index]
+        # many methods keep nothing
+        before, fresh = self._gather(index) if state else state, ~self._touched[index]
         self._write(index, state)
 
         def undo() -> None:
@@ -99,6 +100,9 @@ class TableStore(Store):
         return State(**fields)
 
     def _write(self, index: Tensor, state: State) -> None:
+        self._touched[index] = True
+        if not state:
+            return
         self._make_room(index, self._sample())
         rows = self._row[index]
         for field, value in state.items():
@@ -110,7 +114,6 @@ class TableStore(Store):
                     value.values if isinstance(value, PerClient) else torch.tensor(float(value), dtype=torch.float64)
                 )
                 self._columns[field, ""][rows] = numbers.cpu()
-        self._touched[index] = True
 
     def _rows(self, key: tuple[str, str], start: Tensor, places: Tensor, fresh: Tensor | None) -> Tensor:
         if key not in self._columns:
