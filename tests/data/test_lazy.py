@@ -101,14 +101,14 @@ def test_only_those_who_take_part_are_loaded():
 def test_the_cache_stays_within_its_bytes_and_reading_ahead_within_half():
     clients = Federation.lazy(30, lambda k: blobs(40, seed=k), classes=3).clients
     size = clients[0].nbytes
-    cache = ClientCache(lambda k: clients[k], 6 * size)
+    cache = ClientCache(lambda some: [clients[k] for k in some], 6 * size)
     cache.read_ahead(range(30))
     cache.settle()
     assert 2 * size <= cache.bytes <= 4 * size
     for k in range(30):
         assert cache.get(k) is clients[k] or cache.get(k).train.targets.equal(clients[k].train.targets)
         assert cache.bytes <= 6 * size
-    small = ClientCache(lambda k: clients[k], size - 1)
+    small = ClientCache(lambda some: [clients[k] for k in some], size - 1)
     assert small.get(3).id == "3"
     assert small.bytes == 0
 
@@ -116,10 +116,10 @@ def test_the_cache_stays_within_its_bytes_and_reading_ahead_within_half():
 def test_who_asks_does_not_wait_for_all_that_is_read_ahead():
     order = []
 
-    def load(k):
-        order.append(k)
-        time.sleep(0.005)
-        return client
+    def load(some):
+        order.extend(some)
+        time.sleep(0.005 * len(some))
+        return [client for _ in some]
 
     client = Federation.lazy(1, lambda k: blobs(), classes=3)[0]
     cache = ClientCache(load, 1 << 20)

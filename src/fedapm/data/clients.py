@@ -14,7 +14,7 @@ from torch import Tensor
 from fedapm.core.random import numpy_generator
 from fedapm.core.samples import Samples
 from fedapm.data.arrays import LabelCode, as_samples
-from fedapm.data.splitting import split_samples, split_test
+from fedapm.data.splitting import split_samples, split_test, split_together
 from fedapm.errors import FedapmError, did_you_mean
 
 
@@ -136,6 +136,15 @@ def split(client: str, samples: Samples, fraction: float, stream: np.random.Gene
             raise
         reason = str(error).rstrip(".")
         raise FedapmError(f"client {client}: {reason}; give it more, or leave it out.") from None
+
+
+def split_each(
+    clients: Sequence[str], samples: Sequence[Samples], fraction: float, streams: Sequence[np.random.Generator]
+) -> list[tuple[Samples, Samples]]:
+    """Several clients' samples for training and for testing; a client that cannot be split is named."""
+    if any(own.belong_together for own in samples):
+        return [split(*each) for each in zip(clients, samples, [fraction] * len(samples), streams, strict=True)]
+    return split_together(samples, fraction, streams)
 
 
 def check_enough(client: str, count: int) -> None:

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from fedapm.data.clients import ClientData
 
 MEMORY = 1 << 28
 """Bytes of clients' data that are kept where nothing else is said."""
+AT_ONCE = 32
+"""Small clients that are loaded together."""
+TOGETHER = 1 << 20
+"""Bytes that they may take."""
+SOON = 0.005
+"""Seconds that they may take, because whoever asks for a client waits for them."""
 
 
 class ClientCache:
     """Clients that were loaded, the least recently used of which are forgotten when they take too much memory.
 
-    Clients are loaded one at a time, by whoever asks for one or by the thread that reads ahead, so what loads them need
-    not be safe for threads. A forked process begins with an empty cache.
+    Clients are loaded by whoever asks for one or by the thread that reads ahead, never by both at a time, so what loads
+    them need not be safe for threads. A forked process begins with an empty cache.
 
     Args:
-        load: Loads a client, by its position; the same client each time it is asked for.
+        load: Loads some clients, by their positions; the same client each time it is asked for.
         memory: How many bytes are kept. What is read ahead takes at most half of them.
     """
 
-    def __init__(self, load: Callable[[int], ClientData], memory: int = MEMORY) -> None:
+    def __init__(self, load: Callable[[list[int]], list[ClientData]], memory: int = MEMORY) -> None:
         self.load, self.memory = load, memory
         self._begin()
 
@@ -36,6 +44,8 @@ class ClientCache:
         """The bytes of clients that were read ahead and not asked for yet."""
         self._wanted: deque[int] = deque()
         self._waiting = 0
+        self._seconds = SOON
+        """What loading a client took when one was loaded last."""
         self._reader: threading.Thread | None = None
         self.bytes = 0
         """What the clients in memory take."""
@@ -55,7 +65,7 @@ class ClientCache:
                 # it may have been read ahead in the meantime
                 found = self._find(client)
                 if found is None:
-                    found = self.load(client)
+                    (found,) = self._load([client])
                     self._keep(client, found)
                 return found
         finally:
@@ -87,21 +97,44 @@ class ClientCache:
             with self._state:
                 while self._waiting:
                     self._state.wait()
-                if sum(self._ahead.values()) > self.memory // 2:
-                    self._wanted.clear()
-                if not self._wanted:
+                clients = self._next()
+                if not clients:
                     self._reader = None
                     return
-                client = self._wanted.popleft()
-                if client in self._kept:
-                    self._kept.move_to_end(client)
-                    continue
             with self._loading:
-                try:
-                    found = self.load(client)
-                except Exception:
-                    continue
-                self._keep(client, found, ahead=True)
+                for client, found in self._load_apart(clients):
+                    self._keep(client, found, ahead=True)
+
+    def _next(self) -> list[int]:
+        """The clients that are read ahead next: some, where they are small; none where there are none or no room."""
+        room = self.memory // 2 - sum(self._ahead.values())
+        if room < 0:
+            self._wanted.clear()
+        size = next(reversed(self._kept.values()))[1] if self._kept else self.memory
+        most = max(1, min(AT_ONCE, min(room, TOGETHER) // max(size, 1), int(SOON / max(self._seconds, 1e-9))))
+        clients: list[int] = []
+        while self._wanted and len(clients) < most:
+            client = self._wanted.popleft()
+            if client in self._kept:
+                self._kept.move_to_end(client)
+            else:
+                clients.append(client)
+        return clients
+
+    def _load_apart(self, clients: list[int]) -> Iterator[tuple[int, ClientData]]:
+        """Clients that are read ahead; where one of them cannot be loaded, the others by themselves."""
+        try:
+            yield from zip(clients, self._load(clients), strict=True)
+        except Exception:
+            for client in clients if len(clients) > 1 else ():
+                with suppress(Exception):
+                    yield client, self._load([client])[0]
+
+    def _load(self, clients: list[int]) -> list[ClientData]:
+        began = time.perf_counter()
+        found = self.load(clients)
+        self._seconds = (time.perf_counter() - began) / len(clients)
+        return found
 
     def _find(self, client: int) -> ClientData | None:
         with self._state:

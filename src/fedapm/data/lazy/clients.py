@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
+import torch
 
 from fedapm.core.random import numpy_generator
 from fedapm.data.clients import ClientData, check_client
@@ -16,6 +18,8 @@ from fedapm.errors import FedapmError
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 Change = Callable[[int, ClientData], ClientData]
 """What makes other data of a client's, given its position."""
+Load = Callable[[list[int]], list[ClientData]]
+"""What loads some clients, given their positions."""
 
 
 class Numbered(Sequence[str]):
@@ -50,22 +54,24 @@ class Numbered(Sequence[str]):
 class Form:
     """What one sample looks like."""
 
-    inputs: tuple[tuple[tuple[int, ...], str], ...]
+    inputs: tuple[tuple[torch.Size, torch.dtype], ...]
     """The shape and the type of each input."""
-    target: tuple[tuple[int, ...], str]
+    target: tuple[torch.Size, torch.dtype]
 
     @classmethod
     def of(cls, client: ClientData) -> Form:
         """That of a client's training samples."""
-        (*inputs, target) = (
-            (tuple(t.shape[1:]), str(t.dtype).removeprefix("torch."))
-            for t in (*client.train.inputs, client.train.targets)
-        )
+        train = client.train
+        (*inputs, target) = [(t.shape[1:], t.dtype) for t in (*train.inputs, train.targets)]
         return cls(tuple(inputs), target)
 
     def __str__(self) -> str:
-        inputs = " and ".join(f"{shape} {kind}" for shape, kind in self.inputs)
-        return f"inputs {inputs} and targets {self.target[0] or ''} {self.target[1]}".replace("  ", " ")
+        def kind(dtype: torch.dtype) -> str:
+            return str(dtype).removeprefix("torch.")
+
+        inputs = " and ".join(f"{tuple(shape)} {kind(dtype)}" for shape, dtype in self.inputs)
+        shape, dtype = self.target
+        return f"inputs {inputs} and targets {tuple(shape) or ''} {kind(dtype)}".replace("  ", " ")
 
 
 class LazyClients(Sequence[ClientData]):
@@ -73,7 +79,7 @@ class LazyClients(Sequence[ClientData]):
 
     Args:
         ids: Their ids.
-        load: Loads a client by its position; always the same data.
+        load: Loads some clients by their positions; always the same data.
         classes: How many classes there are; 0 for quantities.
         sizes: How many training samples each has; None where that is not known without reading them.
         memory: How many bytes of clients' data are kept.
@@ -82,7 +88,7 @@ class LazyClients(Sequence[ClientData]):
     def __init__(
         self,
         ids: Sequence[str],
-        load: Callable[[int], ClientData],
+        load: Load,
         *,
         classes: int,
         sizes: Integers | None = None,
@@ -141,7 +147,9 @@ class LazyClients(Sequence[ClientData]):
             sizes: How many training samples each has then; None where that is not known.
         """
         load = self._load
-        return self._like(self.ids, lambda k: change(k, load(k)), sizes)
+        return self._like(
+            self.ids, lambda some: [change(k, client) for k, client in zip(some, load(some), strict=True)], sizes
+        )
 
     def chosen(self, positions: Sequence[int] | Integers) -> LazyClients:
         """Some of the clients, in this order."""
@@ -150,7 +158,7 @@ class LazyClients(Sequence[ClientData]):
         ids = Numbered(len(index)) if isinstance(self.ids, Numbered) and _is_beginning(index) else None
         return self._like(
             ids if ids is not None else tuple(self.ids[int(k)] for k in index),
-            lambda k: load(int(index[k])),
+            lambda some: load(index[some].tolist()),
             None if sizes is None else sizes[index],
         )
 
@@ -161,27 +169,49 @@ class LazyClients(Sequence[ClientData]):
         drawn = numpy_generator(0, "sample of clients", len(self)).choice(len(self), size=count - 1, replace=False)
         return sorted({0, *drawn.tolist()})
 
-    def _like(self, ids: Sequence[str], load: Callable[[int], ClientData], sizes: Integers | None) -> LazyClients:
+    def _like(self, ids: Sequence[str], load: Load, sizes: Integers | None) -> LazyClients:
         return LazyClients(ids, load, classes=self.classes, sizes=sizes, memory=self.memory)
 
-    def _checked(self, position: int) -> ClientData:
-        client = self._load(position)
-        check_client(client)
+    def _checked(self, positions: list[int]) -> list[ClientData]:
+        clients = self._load(positions)
         if self._form is None:
-            self._form = Form.of(client if position == 0 else self._load(0))
-        form = Form.of(client)
-        if form != self._form:
+            first = clients[0] if positions[0] == 0 else self._load([0])[0]
+            check_client(clients[0])
+            self._form = Form.of(first)
+        if not self._fine(clients):
+            for client in clients:
+                self._check(client, self._form)
+        if self._found is not None:
+            self._found[positions] = [len(client.train) for client in clients]
+        return clients
+
+    def _fine(self, clients: Sequence[ClientData]) -> bool:
+        """Whether it is plain that nothing is wrong with any of these; much faster than looking at each."""
+        if any(not len(client.train) or Form.of(client) != self._form for client in clients):
+            return False
+        parts = [part for client in clients for part in (client.train, client.test) if len(part)]
+        values = [t for part in parts for t in (*part.inputs, part.targets) if t.is_floating_point()]
+        # a finite sum has finite terms
+        if values and not math.isfinite(torch.stack([t.sum(dtype=torch.float32) for t in values]).sum().item()):
+            return False
+        classes = [part.targets.flatten() for part in parts if part.classified]
+        if not classes:
+            return True
+        lowest, highest = torch.aminmax(torch.cat(classes))
+        return int(lowest) >= 0 and (not self.classes or int(highest) < self.classes)
+
+    def _check(self, client: ClientData, form: Form) -> None:
+        """Say what is wrong with a client."""
+        check_client(client)
+        if (own := Form.of(client)) != form:
             raise FedapmError(
-                f"client {client.id} has {form}, client {self.ids[0]} {self._form}; bring all clients to one form."
+                f"client {client.id} has {own}, client {self.ids[0]} {form}; bring all clients to one form."
             )
         if self.classes and (highest := _highest(client)) >= self.classes:
             raise FedapmError(
                 f"client {client.id} has the class {highest}, but there are {self.classes} classes, numbered from 0; "
                 "give their right number (classes) or all of their names (class_names)."
             )
-        if self._found is not None:
-            self._found[position] = len(client.train)
-        return client
 
 
 def _is_beginning(index: Integers) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from fedapm.core.imports import described
 from fedapm.core.random import numpy_generator
+from fedapm.core.samples import Samples
 from fedapm.data import readers
 from fedapm.data.arrays import Label, LabelCode, find_label_code, is_quantity
 from fedapm.data.clients import (
@@ -21,7 +22,7 @@ from fedapm.data.clients import (
     columns_of,
     same_kind,
     samples_of,
-    split,
+    split_each,
     test_flags,
 )
 from fedapm.data.lazy.clients import Integers, LazyClients, Numbered
@@ -161,14 +162,15 @@ def lazy_clients(
         code = known or find_label_code(seen, names, numbered=source.labels is None and not names)
     count = 0 if quantities else _class_count(source, code, names, classes)
 
-    def load(position: int) -> ClientData:
-        client = source.ids[position]
-        made, read = _client(_read(source, position), client, position, code, test_fraction, seed)
-        if source.rows is not None and read != source.rows[position]:
-            raise FedapmError(
-                f"client {client} has {read} samples, but {source.rows[position]} were announced; its data has "
-                "changed, or sizes are not right."
-            )
+    def load(positions: Sequence[int]) -> list[ClientData]:
+        raw = [_read(source, position) for position in positions]
+        made, read = _clients(raw, source.ids, positions, code, test_fraction, seed)
+        for client, count, position in zip(made, read, positions, strict=True):
+            if source.rows is not None and count != source.rows[position]:
+                raise FedapmError(
+                    f"client {client.id} has {count} samples, but {source.rows[position]} were announced; its data has "
+                    "changed, or sizes are not right."
+                )
         return made
 
     own_test = isinstance(first, ClientData) or _test_data(first) is not None
@@ -206,28 +208,43 @@ def _read(source: ClientSource, position: int) -> Any:
         raise FedapmError(f"client {client} cannot be loaded: {described(error)}") from error
 
 
-def _client(
-    raw: Any, client: str, position: int, code: LabelCode | None, test_fraction: float, seed: int
-) -> tuple[ClientData, int]:
-    """A client's data, and how many samples it has that are not test data from the start."""
+def _clients(
+    raw: Sequence[Any],
+    ids: Sequence[str],
+    positions: Sequence[int],
+    code: LabelCode | None,
+    test_fraction: float,
+    seed: int,
+) -> tuple[list[ClientData], list[int]]:
+    """Some clients' data, and how many samples each has that are not test data from the start."""
+    names = [ids[position] for position in positions]
+    found = [_client(one, name, code) for one, name in zip(raw, names, strict=True)]
+    whole = [k for k, own in enumerate(found) if isinstance(own, Samples)]
+    samples = [own for own in found if isinstance(own, Samples)]
+    streams = [numpy_generator(seed, "test split", positions[k]) for k in whole]
+    parts = dict(zip(whole, split_each([names[k] for k in whole], samples, test_fraction, streams), strict=True))
+    made = [ClientData(names[k], *parts[k]) if isinstance(own, Samples) else own for k, own in enumerate(found)]
+    return made, [len(own) if isinstance(own, Samples) else len(own.train) for own in found]
+
+
+def _client(raw: Any, client: str, code: LabelCode | None) -> ClientData | Samples:
+    """A client's data, or all of its samples where its test data is still to be split off."""
     if isinstance(raw, ClientData):
-        return replace(raw, id=client), len(raw.train)
+        return replace(raw, id=client)
     samples = samples_of(_training(raw), client, code)
     test = _test_data(raw)
     if test is None:
         if len(samples):
             check_enough(client, len(samples))
-        stream = numpy_generator(seed, "test split", position)
-        return ClientData(client, *split(client, samples, test_fraction, stream)), len(samples)
+        return samples
     if isinstance(raw, Mapping):
         try:
             held_out = torch.as_tensor(test_flags(test, len(samples)))
         except FedapmError as error:
             raise FedapmError(f"client {client}: {error}") from None
-        train = samples[~held_out]
-        return ClientData(client, train, samples[held_out]), len(train)
+        return ClientData(client, samples[~held_out], samples[held_out])
     held = samples_of(test, client, code)
-    return ClientData(client, samples, same_kind(held, samples, client)), len(samples)
+    return ClientData(client, samples, same_kind(held, samples, client))
 
 
 def _training(raw: Any) -> Any:
