@@ -113,6 +113,36 @@ def test_the_cache_stays_within_its_bytes_and_reading_ahead_within_half():
     assert small.bytes == 0
 
 
+def test_small_clients_are_read_ahead_together_and_a_broken_one_is_left_to_who_asks():
+    broken = {
+        7: (np.zeros((5, 4), np.float32), [0, 1, 2, 3, 0]),
+        11: (np.full((5, 4), np.nan), [0, 1, 2, 0, 1]),
+        15: (np.zeros((5, 3), np.float32), [0, 1, 2, 0, 1]),
+        16: (np.zeros((5, 4), np.float32), [0, -1, 2, 0, 1]),
+    }
+    asked = []
+
+    def read(k):
+        asked.append(k)
+        if k == 3:
+            raise OSError("server is away")
+        return broken.get(k) or blobs(20, seed=k)
+
+    lazy = Federation.lazy(20, read, classes=3).clients
+    alone = [k for k in range(20) if k not in (3, *broken)]
+    lazy.read_ahead(range(20))
+    lazy.settle()
+    read_before = len(asked)
+    apart = Federation.lazy(20, lambda k: blobs(20, seed=k), classes=3).clients
+    for k in alone:
+        assert lazy[k].train.targets.equal(apart[k].train.targets)
+        assert lazy[k].test.inputs[0].equal(apart[k].test.inputs[0])
+    assert len(asked) == read_before
+    for k, words in {3: "server is away", 7: "the class 3", 11: "NaN", 15: "(3,)", 16: "the class -1"}.items():
+        with refused(words):
+            lazy[k]
+
+
 def test_who_asks_does_not_wait_for_all_that_is_read_ahead():
     order = []
 

@@ -52,6 +52,11 @@ def numpy_generator(seed: int, purpose: str, *ids: int | str) -> np.random.Gener
     return np.random.default_rng(key(seed, purpose, *ids))
 
 
+def numpy_generators(seed: int, purpose: str, clients: Sequence[int], *ids: int) -> list[np.random.Generator]:
+    """A numpy generator for each client: those of the keys (seed, purpose, client, ids)."""
+    return [np.random.default_rng(number) for number in keys(seed, purpose, clients, *ids)]
+
+
 @contextmanager
 def seeded_globally(device: torch.device, seed: int, purpose: str, *ids: int | str) -> Iterator[None]:
     """Seed torch's global generator, which dropout and initializers use, with this key; restored on exit."""

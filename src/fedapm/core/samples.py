@@ -26,17 +26,18 @@ class Samples:
     """When each sample was taken; a split holds out the latest."""
 
     def __post_init__(self) -> None:
-        parts = (*self.inputs, self.targets, self.groups, self.times)
-        # len() of a tensor takes ten times as long
-        sizes = {t.shape[0] if t.ndim else len(t) for t in parts if t is not None}
-        if len(sizes) != 1:
-            raise FedapmError(f"inputs and targets must have equal lengths, not {sorted(sizes)}.")
+        count = _rows(self.targets)
+        for values in (*self.inputs, self.groups, self.times):
+            if values is not None and _rows(values) != count:
+                parts = (*self.inputs, self.targets, self.groups, self.times)
+                sizes = sorted({_rows(t) for t in parts if t is not None})
+                raise FedapmError(f"inputs and targets must have equal lengths, not {sizes}.")
 
     def __len__(self) -> int:
         return self.targets.shape[0]
 
     def __getitem__(self, index: Tensor | slice) -> Samples:
-        inputs = tuple(_taken(t, index) for t in self.inputs)
+        inputs = tuple([_taken(t, index) for t in self.inputs])
         if self.groups is None and self.times is None:
             return Samples(inputs, _taken(self.targets, index))
         groups, times = (t if t is None else t[index] for t in (self.groups, self.times))
@@ -84,6 +85,11 @@ class Samples:
         for start in range(0, whole, size):
             end = start + size
             yield self[order[start : end if end < whole else len(self)]]
+
+
+def _rows(values: Tensor) -> int:
+    # len() of a tensor takes ten times as long
+    return values.shape[0] if values.ndim else len(values)
 
 
 def _taken(values: Tensor, index: Tensor | slice) -> Tensor:

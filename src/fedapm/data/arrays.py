@@ -103,7 +103,7 @@ def is_quantity(y: Any) -> bool:
 
 def as_inputs(x: Arrays) -> tuple[Tensor, ...]:
     """Convert arrays to what a network is called with: single precision, or 64-bit integers."""
-    return tuple(as_tensor(part) for part in (x if isinstance(x, tuple) else (x,)))
+    return tuple([as_tensor(part) for part in (x if isinstance(x, tuple) else (x,))])
 
 
 def as_samples(x: Arrays, y: Any, code: LabelCode | None = None, groups: Any = None, times: Any = None) -> Samples:
@@ -121,21 +121,23 @@ def as_samples(x: Arrays, y: Any, code: LabelCode | None = None, groups: Any = N
         targets = torch.as_tensor(code.encode(y))
     elif isinstance(y, Tensor) and y.is_floating_point():
         targets = as_tensor(y)
+    elif isinstance(y, Tensor) and y.dtype == torch.int64 and y.ndim == 1:
+        targets = as_tensor(y).clone()
     else:
         column = label_column(y) if len(y) else np.asarray(y)
         targets = as_tensor(column) if column.dtype.kind == "f" else torch.as_tensor(column.astype(np.int64))
-    if len(targets) and targets.dim() == 2 and targets.shape[1] > 1 and _is_one_hot(targets):
+    if targets.ndim == 2 and targets.shape[1] > 1 and len(targets) and _is_one_hot(targets):
         raise FedapmError(
             f"the labels are one-hot, of shape {tuple(targets.shape)}; give one class a sample, as in y.argmax(1)."
         )
-    lengths = {len(t) if t.dim() else 0 for t in (*inputs, targets)}
-    if len(lengths) != 1:
+    count = targets.shape[0] if targets.ndim else 0
+    if any(t.shape[0] != count for t in inputs):
         shapes = " and ".join(str(tuple(t.shape)) for t in inputs)
         raise FedapmError(
             f"inputs and targets must have equal lengths: x has the shape {shapes}, y {tuple(targets.shape)}; x has "
             "one row a sample."
         )
-    return Samples(inputs, targets, as_groups(groups, len(targets)), as_times(times, len(targets)))
+    return Samples(inputs, targets, as_groups(groups, count), as_times(times, count))
 
 
 def as_groups(groups: Any, count: int) -> Tensor | None:

@@ -187,9 +187,9 @@ class LazyClients(Sequence[ClientData]):
 
     def _fine(self, clients: Sequence[ClientData]) -> bool:
         """Whether it is plain that nothing is wrong with any of these; much faster than looking at each."""
+        parts = [part for client in clients for part in (client.train, client.test) if len(part)]
         if any(not len(client.train) or Form.of(client) != self._form for client in clients):
             return False
-        parts = [part for client in clients for part in (client.train, client.test) if len(part)]
         values = [t for part in parts for t in (*part.inputs, part.targets) if t.is_floating_point()]
         # a finite sum has finite terms
         if values and not math.isfinite(torch.stack([t.sum(dtype=torch.float32) for t in values]).sum().item()):

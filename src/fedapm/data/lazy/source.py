@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedapm.core.imports import described
-from fedapm.core.random import numpy_generator
+from fedapm.core.random import numpy_generators
 from fedapm.core.samples import Samples
 from fedapm.data import readers
 from fedapm.data.arrays import Label, LabelCode, find_label_code, is_quantity
@@ -28,6 +28,9 @@ from fedapm.data.clients import (
 from fedapm.data.lazy.clients import Integers, LazyClients, Numbered
 from fedapm.data.splitting import held_out_count
 from fedapm.errors import FedapmError
+
+PAIR = (tuple, Mapping)
+"""What training and test data are where both are given."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ def _clients(
     found = [_client(one, name, code) for one, name in zip(raw, names, strict=True)]
     whole = [k for k, own in enumerate(found) if isinstance(own, Samples)]
     samples = [own for own in found if isinstance(own, Samples)]
-    streams = [numpy_generator(seed, "test split", positions[k]) for k in whole]
+    streams = numpy_generators(seed, "test split", [positions[k] for k in whole])
     parts = dict(zip(whole, split_each([names[k] for k in whole], samples, test_fraction, streams), strict=True))
     made = [ClientData(names[k], *parts[k]) if isinstance(own, Samples) else own for k, own in enumerate(found)]
     return made, [len(own) if isinstance(own, Samples) else len(own.train) for own in found]
@@ -262,7 +265,7 @@ def _test_data(raw: Any) -> Any:
 
 
 def _has_test_pair(raw: Any) -> bool:
-    return isinstance(raw, tuple) and len(raw) == 2 and all(isinstance(part, tuple | Mapping) for part in raw)
+    return isinstance(raw, tuple) and len(raw) == 2 and all(isinstance(part, PAIR) for part in raw)
 
 
 def _labels(column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
