@@ -1,4 +1,4 @@
-"""Write the first part of docs/results.md, and its picture, from the summary of a study in docs/study.
+"""Write the first part of docs/results.md, its pictures and docs/results-in-full.md from the summary in docs/study.
 
 python docs/results.py                  write them from docs/study
 python docs/results.py runs/study       take what runs/study has into docs/study first; cases that it lacks stay
@@ -13,7 +13,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from fedapm.report.study.lines import read_lines
-from fedapm.report.study.markdown import study_markdown
+from fedapm.report.study.markdown import study_markdown, tables_markdown
 from fedapm.report.study.merge import merge, read_summary, write_summary
 from fedapm.report.study.overview import rank_figure
 from fedapm.report.study.sweeps import read_sweeps, sweep_tables
@@ -23,7 +23,14 @@ from fedapm.runs.layout import CARD, STUDY_INFO, SUMMARY, SWEEPS
 
 DOCS = Path(__file__).parent
 STUDY, PAGE, PICTURE = DOCS / "study", DOCS / "results.md", DOCS / "images" / "study-ranks.svg"
+IN_FULL = DOCS / "results-in-full.md"
 BEGIN, END = "<!-- Written by docs/results.py from docs/study/summary.csv. -->\n", "<!-- End of the study. -->\n"
+HEAD = """# Results in full
+
+Every table of the study that [Results](results.md) sums up: all methods and scores, what it costs to reach the best
+rival's accuracy, the settings that the search chose, and published numbers. `python docs/results.py` writes this page
+from `docs/study/summary.csv`; no number in it is typed by hand.
+"""
 
 
 def made() -> dict[Path, str]:
@@ -38,7 +45,12 @@ def made() -> dict[Path, str]:
     swept = {f"images/study-{table.setting}.svg": table for table in sweep_tables(read_sweeps(STUDY / SWEEPS))}
     part = study_markdown(found, read_json(STUDY / STUDY_INFO), read_json(STUDY / CARD), figure, swept)
     pictures = {DOCS / address: drawn(table.figure) for address, table in swept.items()}
-    return {PAGE: f"{before}{BEGIN}\n{part}\n{END}{after}", PICTURE: drawn(rank_figure(found)), **pictures}
+    return {
+        PAGE: f"{before}{BEGIN}\n{part}\n{END}{after}",
+        IN_FULL: f"{HEAD}\n{tables_markdown(found)}",
+        PICTURE: drawn(rank_figure(found)),
+        **pictures,
+    }
 
 
 def drawn(figure: Markup) -> str:

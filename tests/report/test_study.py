@@ -12,7 +12,7 @@ from scipy.stats import ttest_rel
 from fedapm.report.study import overview
 from fedapm.report.study.holm import holm, paired_p
 from fedapm.report.study.lines import Line, read_lines, write_lines
-from fedapm.report.study.markdown import study_markdown
+from fedapm.report.study.markdown import study_markdown, tables_markdown
 from fedapm.report.study.page import render_study
 from fedapm.report.study.tables import Table, by_label, rounds_to_fedalt, tables
 from fedapm.report.study.words import against_fedalt, against_published_method, p_text, sentence
@@ -132,6 +132,20 @@ def test_fedapm_beside_fedalt_and_its_published_self() -> None:
     assert "does not reach" in against_fedalt(never)
 
 
+def test_findings_count_over_the_tables_of_one_split() -> None:
+    old = lines("fedapm-paper", "FedAPM-paper", 0.80, 0.82, 0.81)
+    fast = [replace(line, rounds_to_fedalt=6) for line in OURS], [replace(line, rounds_to_fedalt=12) for line in LEVEL]
+    assert overview.findings([only(OURS, WORSE, old)], "chosen") == (
+        "Over 1 table with the chosen split FedAPM is first beyond the noise in 1, level with the best other method in "
+        "0, and behind the first beyond the noise in 0. It beats FedAPM as published beyond the noise in 1 of 1 and "
+        "loses in 0."
+    )
+    text = overview.findings([only(*fast), only(OURS, BETTER)], "chosen")
+    assert "Over 2 tables" in text
+    assert "level with the best other method in 1, and behind the first beyond the noise in 1." in text
+    assert text.endswith("these shares: Digits, 30%: 0.50.")
+
+
 def test_a_summary_survives_its_file(tmp_path: Path) -> None:
     write_lines(tmp_path / "summary.csv", [*OURS, *WORSE])
     assert read_lines(tmp_path / "summary.csv") == [*OURS, *WORSE]
@@ -155,6 +169,7 @@ def test_both_pages_have_the_same_sentences_and_published_numbers_are_labelled()
     table = only(*some)
     info = {"title": "A study", "cases": {"cifar10": {"title": "CIFAR-10", "plan": PLAN}}}
     page, text = render_study([table], info), study_markdown([table], info, {}, "ranks.svg")
+    text += tables_markdown([table])
     assert sentence(table) in text
     assert sentence(table) in html.unescape(page)
     for shown in (page, text):

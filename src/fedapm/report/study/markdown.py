@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedapm.report import published
-from fedapm.report.numbers import counted
 from fedapm.report.page import escape_markdown
 from fedapm.report.study import overview
 from fedapm.report.study.about import PROTOCOL, READING, budgets, origins
@@ -35,18 +34,15 @@ def study_markdown(
         swept: What was varied, by the address of its picture.
 
     Returns:
-        Markdown with headings of the second level and below.
+        Markdown with headings of the second level and below; all but the tables themselves.
     """
-    verdicts = [(table, overview.verdict(table)) for table in found if table.scored]
-    counts = {word: sum(verdict == word for _, verdict in verdicts) for word in ("first", "level", "behind")}
+    splits = dict.fromkeys(table.split for table in found if table.scored)
     lines = [
         f"## {info['title']}",
         "",
         *_paragraphs([*budgets(info["cases"], found), PROTOCOL, READING]),
         *_origins(card, info["cases"]),
-        f"Over {counted(len(verdicts), 'table')} FedAPM is first beyond the noise in {counts['first']}, level with the "
-        f"best other method in {counts['level']}, and behind the first beyond the noise in {counts['behind']}.",
-        "",
+        *_paragraphs(overview.findings(found, split) for split in splits),
         *(f"- **{table.name}, {table.split} split.** {sentence(table)}" for table in found),
         "",
         f"![Ranks of methods over data sets]({figure})",
@@ -57,9 +53,19 @@ def study_markdown(
     ]
     for address, varied in (swept or {}).items():
         lines += _sweep(varied, address)
-    for table in found:
-        lines += _section(table)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def tables_markdown(found: Sequence[Table]) -> str:
+    """Every table of a study, with what it costs to reach the best rival's accuracy and published numbers.
+
+    Args:
+        found: The tables of the summary.
+
+    Returns:
+        Markdown with headings of the second level.
+    """
+    return "\n".join(line for table in found for line in _section(table)).rstrip() + "\n"
 
 
 def _section(table: Table) -> list[str]:
@@ -78,7 +84,7 @@ def _section(table: Table) -> list[str]:
         for entry in table.entries
     ]
     lines = [
-        f"### {table.name}, {table.split} split",
+        f"## {table.name}, {table.split} split",
         "",
         *_paragraphs([" ".join([sentence(table), *also, *personal])]),
         *_table(heading, rows),

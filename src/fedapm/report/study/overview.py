@@ -9,7 +9,7 @@ from markupsafe import Markup
 from fedapm.report import published
 from fedapm.report.comparison.columns import Estimate
 from fedapm.report.figures.ranks import draw_ranks
-from fedapm.report.numbers import percent, signed
+from fedapm.report.numbers import counted, percent, signed
 from fedapm.report.significance import Difference, paired_difference
 from fedapm.report.study.tables import ACCURACY, AS_PUBLISHED, Entry, Table, by_label, rounds_to_fedalt
 from fedapm.report.study.words import p_text
@@ -44,7 +44,7 @@ def rank_figure(tables: Sequence[Table]) -> Markup:
         label: [any(e.label == label and table.level_with_first(e) for e in table.scored) for table in columns]
         for label in ranks
     }
-    return draw_ranks(ranks, [f"{table.title}, {100 * table.cohort:g}%" for table in columns], level, "ranks")
+    return draw_ranks(ranks, [table.label for table in columns], level, "ranks")
 
 
 def rows(tables: Sequence[Table]) -> list[tuple[str, ...]]:
@@ -68,15 +68,48 @@ def verdict(table: Table) -> str:
     return "first" if ours is first else "behind"
 
 
+def findings(tables: Sequence[Table], split: str) -> str:
+    """How FedAPM did over all tables with one split, in words.
+
+    Args:
+        tables: The tables.
+        split: The split.
+    """
+    members = [table for table in tables if table.split == split and table.scored]
+    verdicts = [verdict(table) for table in members]
+    text = (
+        f"Over {counted(len(members), 'table')} with the {split} split FedAPM is first beyond the noise in "
+        f"{verdicts.count('first')}, level with the best other method in {verdicts.count('level')}, and behind the "
+        f"first beyond the noise in {verdicts.count('behind')}."
+    )
+    against = [difference for table in members if (difference := _against_published_method(table)) is not None]
+    if against:
+        ahead = sum(difference.clear and difference.mean > 0 for difference in against)
+        behind = sum(difference.clear and difference.mean < 0 for difference in against)
+        text += f" It beats FedAPM as published beyond the noise in {ahead} of {len(against)} and loses in {behind}."
+    rounds = [(table.label, needed) for table in members if (needed := rounds_to_fedalt(table)) and needed[1]]
+    if rounds:
+        shares = "; ".join(f"{label}: {ours / theirs:.2f}" for label, (ours, theirs) in rounds)
+        text += (
+            " Of FedAlt's rounds to FedAlt's final accuracy FedAPM needs, where every seed of both gets there, these "
+            f"shares: {shares}."
+        )
+    return text
+
+
+def _against_published_method(table: Table) -> Difference | None:
+    ours, old = table.ours, table.entry(AS_PUBLISHED)
+    return paired_difference(ours.accuracy.values, old.accuracy.values) if ours and old else None
+
+
 def _row(table: Table) -> tuple[str, ...]:
     ours, first = table.ours, table.scored[0]
     other = next((entry for entry in table.scored if entry is not ours), None)
     rival = table.versus[other.label].difference if other is not None and other.label in table.versus else None
-    old = table.entry(AS_PUBLISHED)
-    against = paired_difference(ours.accuracy.values, old.accuracy.values) if ours and old else None
+    against = _against_published_method(table)
     rounds = rounds_to_fedalt(table)
     return (
-        f"{table.title}, {100 * table.cohort:g}%",
+        table.label,
         table.split,
         f"{first.label} {ACCURACY.mean_text(first.accuracy)}",
         ACCURACY.mean_text(ours.accuracy) if ours is not None else "–",

@@ -49,6 +49,7 @@ def render_study(found: Sequence[Table], info: Mapping[str, Any], swept: Sequenc
         "figure": overview.rank_figure(found),
         "headings": overview.ROW,
         "rows": overview.rows(found),
+        "findings": [overview.findings(found, split) for split in dict.fromkeys(t.split for t in found if t.scored)],
         "sentences": [(table.name, table.split, sentence(table)) for table in found],
     }
     waiting = [case["title"] for name, case in info["cases"].items() if name not in {table.case for table in found}]

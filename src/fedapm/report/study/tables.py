@@ -93,6 +93,11 @@ class Table:
         return f"{self.title}, {100 * self.cohort:g}% of clients a round"
 
     @property
+    def label(self) -> str:
+        """The same, short."""
+        return f"{self.title}, {100 * self.cohort:g}%"
+
+    @property
     def scored(self) -> list[Entry]:
         """Those that have an accuracy."""
         return [entry for entry in self.entries if entry.accuracy.values]
