@@ -82,8 +82,14 @@ def test_training_on_kept_features_is_training(monkeypatch, make, preset, block,
 def test_the_constant_part_is_computed_once(monkeypatch) -> None:
     made = network_of(CNN(), SplitRule(preset="output"))
     seen: list[int] = []
-    original = CNN.conv1_out
-    monkeypatch.setattr(CNN, "conv1_out", lambda self, x: (seen.append(len(x)), original(self, x))[1])
+    original = nn.Conv2d.forward
+
+    def counted(layer: nn.Conv2d, x: Tensor) -> Tensor:
+        if layer is made.module.conv1:
+            seen.append(x.shape[0])
+        return original(layer, x)
+
+    monkeypatch.setattr(nn.Conv2d, "forward", counted)
     samples = pictures()
     made.cut(made.split.personal, samples)
     seen.clear()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedapm.core import forward
 from fedapm.core.dropout import dropout_before, layers_of
+from fedapm.core.first_order import first_order
 from fedapm.core.kept import KEPT
 from fedapm.core.messages import OnceLogger
 from fedapm.core.samples import Samples
@@ -115,7 +116,7 @@ class Network:
             forward_split = forward_split.after(frozen)
         if forward_split is None or not forward_split.constant:
             return whole
-        with torch.no_grad():
+        with torch.no_grad(), first_order():
             pieces = [
                 forward_split.compute_features(b.inputs) for b in whole.samples.batches(batch_size(whole.samples))
             ]
@@ -215,7 +216,9 @@ class Network:
         sums: list[Tensor] = [torch.zeros_like(p) for p in parameters]
         for batch in data.samples.batches(batch_size(data.samples)):
             share = len(batch) / len(samples)
-            loss = self.loss(data.call(*batch.inputs), batch.targets)
+            with first_order():
+                outputs = data.call(*batch.inputs)
+            loss = self.loss(outputs, batch.targets)
             value += share * loss.item()
             if parameters and loss.requires_grad:
                 grads = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
@@ -233,7 +236,8 @@ class Network:
         data = self.kept(samples)
         looked_at = data.samples if some is None else data.samples[some]
         self.module.eval()
-        return torch.cat([data.call(*b.inputs) for b in looked_at.batches(batch_size(looked_at))])
+        with first_order():
+            return torch.cat([data.call(*b.inputs) for b in looked_at.batches(batch_size(looked_at))])
 
 
 def digest(tensors: Mapping[str, Tensor], more: str = "") -> str:

@@ -17,6 +17,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from torch import Tensor
 
 from fedapm.core.batched import PerClient
+from fedapm.core.first_order import first_order
 from fedapm.core.moments import Moments, clip
 from fedapm.core.network import Loss, Network, PhaseData
 from fedapm.core.objective import Objective, Prior, Prox, WeightDecay
@@ -334,12 +335,13 @@ class SGD:
         parameters = self.network.trainable(self.names)
         self.network.module.train()
         losses = []
-        for batch in self._local.samples.shuffled(self.batch_size, self.stream):
-            loss, grads = self._gradient(batch, parameters)
-            if self.config.clip_norm is not None:
-                clip(grads, self.config.clip_norm)
-            self._step(parameters, grads)
-            losses.append(loss * len(batch))
+        with first_order():
+            for batch in self._local.samples.shuffled(self.batch_size, self.stream):
+                loss, grads = self._gradient(batch, parameters)
+                if self.config.clip_norm is not None:
+                    clip(grads, self.config.clip_norm)
+                self._step(parameters, grads)
+                losses.append(loss * len(batch))
         return torch.stack(losses).sum().item() / len(self._local.samples)
 
     def _step(self, parameters: list[Tensor], grads: list[Tensor]) -> None:
