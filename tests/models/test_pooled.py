@@ -21,6 +21,8 @@ from fedapm.models import CNN, pooled
 
 Layers = tuple[nn.Module, ...]
 
+pytestmark = pytest.mark.skipif(not pooled.has_onednn(), reason="this processor computes in the plain way")
+
 
 def layers(channels: int = 3, **more: str) -> Layers:
     torch.manual_seed(1)
@@ -35,6 +37,13 @@ def naive(images: Tensor, convolutions: Layers) -> Tensor:
     for convolution in convolutions:
         images = functional.relu(functional.max_pool2d(convolution(images), 2))
     return images
+
+
+@pytest.fixture(autouse=True)
+def every_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small batches are large enough, unless this is what a test is about."""
+    if "few" not in request.node.name:
+        monkeypatch.setattr(pooled, "ENOUGH", 1)
 
 
 @pytest.fixture
@@ -148,10 +157,21 @@ def test_hooks_on_every_module_are_called_as_ever(taken) -> None:
     assert not taken
 
 
-def test_where_torch_has_no_onednn(monkeypatch, taken) -> None:
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+def test_few_pixels_are_not_worth_it(taken) -> None:
     with first_order():
-        pooled.pooled(pictures(), layers())
+        for count in (15, 16):
+            assert close(pooled.pooled(pictures(count), layers()), naive(pictures(count), layers()))
+    assert taken == [16]
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [(torch.backends.mkldnn, "is_available", False), (torch.backends.cpu, "get_cpu_capability", "DEFAULT")],
+)
+def test_where_torch_has_no_onednn_or_another_processor(monkeypatch, taken, where, name, value) -> None:
+    monkeypatch.setattr(where, name, lambda: value)
+    with first_order():
+        assert close(pooled.pooled(pictures(), layers()), naive(pictures(), layers()))
     assert not taken
 
 

@@ -12,6 +12,8 @@ from fedapm.core.first_order import first_order_is_enough
 
 LARGEST = 1e37
 """Values that stay below this are far from overflowing."""
+ENOUGH = 4096
+"""Pixels of a batch from which on the calls that it takes are worth it."""
 GLOBAL_HOOKS = (
     nn.modules.module._global_forward_hooks,
     nn.modules.module._global_forward_pre_hooks,
@@ -56,15 +58,20 @@ def _opaque(images: Tensor, convolutions: Sequence[nn.Module]) -> bool:
     """
     return (
         first_order_is_enough()
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and bool(torch.backends.mkldnn.enabled)
-        and not torch.is_autocast_enabled("cpu")
         and _plain(images)
         and images.dim() == 4
-        and images.numel() > 0
+        and images.shape[0] * images.shape[2:].numel() >= ENOUGH
+        and has_onednn()
+        and not torch.is_autocast_enabled("cpu")
         and all(_untouched(convolution) for convolution in convolutions)
         and _largest(images, convolutions) < LARGEST
     )
+
+
+def has_onednn() -> bool:
+    """Whether torch computes with oneDNN, on a processor that this is written for."""
+    there = torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)  # type: ignore[no-untyped-call]
+    return there and torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
 def _plain(values: Tensor) -> bool:
