@@ -13,7 +13,7 @@ import pytest
 
 from fedapm.errors import FedapmError
 from fedapm.experiments import build
-from fedapm.experiments.study import estimate
+from fedapm.experiments.study import estimate, part
 from fedapm.experiments.study.estimate import Cost, duration
 from fedapm.experiments.study.part import Part, parts
 from fedapm.experiments.study.run import StudyRun
@@ -21,6 +21,7 @@ from fedapm.experiments.study.settings import read_study
 from fedapm.report.study.sweeps import read_sweeps
 from fedapm.runs.files import write_json
 from fedapm.runs.records import find_runs, load_run
+from fedapm.tuning.split.options import SplitOptions
 from tests.helpers.cli import assert_refused, fedapm
 from tests.helpers.forked import program
 
@@ -278,6 +279,25 @@ def test_what_takes_little_is_measured_with_all_clients(
     monkeypatch.setattr(estimate, "SHORT", -1.0)
     estimate.measure(part)
     assert met == [3, 4, 3, 4, 3, 3]
+
+
+@pytest.mark.parametrize(("given", "used"), [("", (100, 101)), ("tune_seeds = [7, 3, 9]", (7, 3, 9))])
+def test_the_split_is_searched_with_the_seeds_of_the_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, used: tuple[int, ...]
+) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(TINY.replace("trials = 2", f"trials = 2\n{given}"))
+    (case,) = read_study(path).cases
+    asked = []
+
+    def find(*_: object, options: SplitOptions) -> None:
+        asked.append(options.seeds)
+        raise FedapmError("that is all")
+
+    monkeypatch.setattr(part, "find_split", find)
+    with pytest.raises(FedapmError, match="that is all"):
+        next(Part(case, 0.5, tmp_path).steps()).do()
+    assert asked == [used]
 
 
 def test_the_examples_are_studies() -> None:

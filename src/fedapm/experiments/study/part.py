@@ -184,7 +184,7 @@ class Part:
         if self._choice():
             return
         experiment, folder = self._chooser(), self.folder / STUDY_SPLIT
-        data, first = experiment.data, experiment.engine.seed
+        data, first, seeds = experiment.data, experiment.engine.seed, self.case.plan.tune_seeds
         clients = build.federation(replace(data, validation=0.0))
         found = find_split(
             experiment,
@@ -192,7 +192,7 @@ class Part:
             folder,
             options=SplitOptions(
                 budget=self.case.plan.split_runs * self.case.rounds,
-                seeds=(first, first + 1),
+                seeds=seeds if len(seeds) > 1 else (first, first + 1),
                 validation=data.validation or SHARE,
             ),
         )
