@@ -58,7 +58,7 @@ def test_list_says_of_every_data_set_how_it_is_had(here: Path) -> None:
     assert "by hand" in found["crema-d"]
     assert found["crema-d"].rstrip().endswith("image, audio")
     assert "fedapm data get" in found["crisismmd"]
-    assert found["crisismmd"].rstrip().endswith("image, text")
+    assert found["crisismmd"].rstrip().endswith("image, text (or pooled)")
     assert found["cifar100"].rstrip().endswith("none needed")
     assert found["cifar10"].rstrip().endswith("none needed (or efficientnet-lite0)")
 
