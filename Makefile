@@ -65,6 +65,7 @@ bench: $(VENV)/.base                    ## speed, scale, profile, runs side by s
 	$(BIN)/python benchmarks/speed.py $(QUICK)
 	$(BIN)/python benchmarks/methods.py $(QUICK)
 	$(BIN)/python benchmarks/convolutions.py $(QUICK)
+	$(BIN)/python benchmarks/floor.py $(QUICK)
 	$(BIN)/python benchmarks/scale.py $(QUICK)
 	$(BIN)/python benchmarks/population.py $(QUICK)
 	$(BIN)/python benchmarks/profile_round.py $(QUICK)

@@ -179,6 +179,17 @@ def convolutions(results: Results) -> str:
     return table([*head, "`auto` takes"], rows)
 
 
+def floor(results: Results) -> str:
+    """The round by hand beside fedapm's."""
+    names = {"hand": "by hand, with torch's operations and nothing else", "fedapm": "fedapm, vectorized"}
+    base = results["hand"]["best"]
+    rows = [
+        [title, *(short(1e3 * results[name][kind]) for kind in ("best", "median")), short(results[name]["best"] / base)]
+        for name, title in names.items()
+    ]
+    return table(["a round of FedAvg on tiny", "CPU ms", "median", "ratio"], rows)
+
+
 def remarks(results: Results) -> str:
     """What there was to say during the run."""
     return "\n".join(f"- {line}" for line in results["remarks"]) or "Every contender took part in every comparison."
@@ -398,6 +409,7 @@ def blocks(
     comparisons: Results,
     races: Results,
     by_size: Results,
+    by_hand: Results,
 ) -> dict[str, str]:
     """What belongs between the markers."""
     single, several = tiny_cases(scales)
@@ -415,6 +427,7 @@ def blocks(
         "figure-speed": figure("speed", "CPU seconds of a round for every contender"),
         "methods": methods(by_method),
         "convolutions": convolutions(by_size),
+        "floor": floor(by_hand),
         "evaluation": evaluation(speeds),
         "remarks": remarks(speeds),
         "arithmetic": arithmetic(profile),
@@ -463,6 +476,7 @@ def main() -> None:
         "side_by_side",
         "time_to_accuracy",
         "convolutions",
+        "floor",
     )
     found = speeds, scales, profile, _, _, _, lazy, *_ = [read_json(given.results / f"{name}.json") for name in names]
     if not given.allow_quick and any(results["quick"] for results in found):
