@@ -87,7 +87,7 @@ CASES = {
     "cifar10-cnn": Case(
         "CIFAR-10, CNN",
         {"name": "cifar10", "clients": 20, "concentration": 0.3},
-        0.7,
+        0.6,
         _work("cnn", 6, 1, 50, ("fc1", "fc2"), 100),
         "sequential",
         long=True,
