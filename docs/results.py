@@ -54,9 +54,9 @@ def made() -> dict[Path, str]:
 
 
 def drawn(figure: Markup) -> str:
-    """A figure of a report as a file of its own."""
+    """A figure of a report as a file of its own, where no style sheet makes the marks of its tips transparent."""
     space = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return str(figure).replace("<svg ", f"<svg {space} ", 1)
+    return str(figure).replace("<svg ", f"<svg {space} ", 1).replace('class="tip"', 'class="tip" fill="none"')
 
 
 def main(arguments: list[str]) -> int:
