@@ -86,3 +86,26 @@ def test_a_strong_prior_keeps_personal_parts_together_where_they_started(clients
     start = run(clients, "fedalt", SequentialEngine, rounds=2, lr=1e-12)[0].store.get(0).state.v
     distances = [sum((engine.store.get(k).state.v - start).sq() for k in range(CLIENTS)) for engine in (free, tied)]
     assert 0 < distances[1] < 0.1 * distances[0]
+
+
+OWN_BIAS = ["fedapm", "fedapm-paper", "fedalt", "fedsim", "fedper", "fedrep", "fedrod", "fedcp", "local"]
+"""Methods that train a personal output layer, which starts as the network draws it or at zero."""
+
+
+@pytest.mark.parametrize("name", OWN_BIAS)
+def test_a_personal_output_bias_starts_at_the_classes_of_its_client_on_every_engine(clients, plain, name):
+    alone, expected, _ = run(clients, name, SequentialEngine, rounds=2, bias_v="frequencies")
+    shared, found, _ = run(clients, name, lambda p, m: ProcessEngine(p, m, 2), rounds=2, bias_v="frequencies")
+    assert found == expected
+    assert difference(shared, alone) == 0
+    assert difference(alone, plain(name)) > 0
+    many, _, engine = run(clients, name, VectorizedEngine, rounds=2, bias_v="frequencies", prior_v=0.1)
+    one, _, _ = run(clients, name, SequentialEngine, rounds=2, bias_v="frequencies", prior_v=0.1)
+    assert difference(many, one) < 1e-9
+    assert engine.fallback_reasons == []
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in OWN_BIAS])
+def test_without_a_personal_output_bias_nothing_changes(clients, plain, name):
+    other, _, _ = run(clients, name, SequentialEngine, rounds=2, bias_v="frequencies")
+    assert difference(other, plain(name)) == 0

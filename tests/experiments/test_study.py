@@ -309,8 +309,8 @@ def test_the_examples_are_studies() -> None:
         assert case.plan.splits == ("chosen", "paper")
         assert len(case.plan.method_names) == 15
         assert {"scaffold", "local", "fedapm-paper", "fedapm"} <= {*case.plan.method_names}
-        slow, close = case.name in ("cifar-cnn", "motionsense-raw"), case.name == "cifar-features"
-        assert (case.plan.trials, len(case.plan.seeds)) == ((4, 3) if slow else (16 if close else 8, 5))
+        slow = case.name in ("cifar-cnn", "motionsense-raw")
+        assert (case.plan.trials, len(case.plan.seeds)) == ((4, 3) if slow else (12, 5))
     assert {case.name: case.experiment.data.concentration for case in whole.cases}["cifar-features-skewed"] == 0.1
 
 

@@ -85,6 +85,16 @@ def test_regularized_personal_parts_equal_the_sequential_engine(tmp_path, name):
         assert same(state, progress.store.get(k).state), client
 
 
+@pytest.mark.parametrize("name", ["fedapm", "fedrod"])
+def test_a_bias_that_starts_at_the_classes_of_its_client_equals_the_sequential_engine(tmp_path, name):
+    case = Case.of(tmp_path, name, solver={"epochs": 2, "bias_v": "frequencies"})
+    found = case.serve()
+    progress, expected = case.sequential()
+    assert found == expected
+    for k, (client, state) in enumerate(case.acknowledged().items()):
+        assert same(state, progress.store.get(k).state), client
+
+
 def test_a_round_is_one_exchange(tmp_path):
     case = Case.of(tmp_path)
     case.serve()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,6 +40,12 @@ def test_the_budget_is_kept_and_nearly_used(candidates: int, budget: int) -> Non
 
 def test_no_run_is_longer_than_the_one_the_split_is_for() -> None:
     assert ladder(12, 10**6, 20, SEEDS)[-1].rounds == 20
+
+
+def test_nobody_is_dropped_where_the_budget_is_enough_for_everyone() -> None:
+    assert ladder(5, 500, 50, SEEDS) == (Rung(5, 50, SEEDS),)
+    assert len(ladder(5, 499, 50, SEEDS)) > 1
+    assert ladder(5, 500, 50, SEEDS, continued=False) == (Rung(5, 50, SEEDS),)
 
 
 def test_every_candidate_gets_a_round_unless_the_budget_says_otherwise() -> None:
@@ -124,6 +131,13 @@ def test_the_simplest_that_is_not_clearly_worse_is_chosen(means: tuple[float | N
     assert standings(*means).choose([0, 1, 2], LAST) == chosen
 
 
+@pytest.mark.parametrize(
+    ("means", "chosen"), [((0.9, 0.9001, 0.8), 1), ((0.7, 0.8, 0.9), 2), ((0.9, 0.8, 0.7), 0), ((0.9, None, 0.7), 0)]
+)
+def test_the_best_is_chosen_where_that_is_asked_for(means: tuple[float | None, ...], chosen: int) -> None:
+    assert replace(standings(*means, spread=0.0), simplest=False).choose([0, 1, 2], LAST) == chosen
+
+
 def test_of_a_loss_the_lowest_is_best() -> None:
     assert standings(0.9, 0.5, 0.8, sign=-1).choose([0, 1, 2], LAST) == 1
     assert standings(0.9, 0.5, 0.8, sign=-1).ranked([0, 1, 2], LAST) == [1, 2, 0]
@@ -162,6 +176,7 @@ def test_a_client_whose_data_gives_no_score_is_left_out() -> None:
     ("options", "words"),
     [
         ({"budget": 0}, ["--budget 0"]),
+        ({"choose": "bset"}, ["--choose 'bset'", "'best'"]),
         ({"metric": "acuracy"}, ["acuracy", "accuracy"]),
         ({"seeds": (1, 1)}, ["seed"]),
         ({"validation": 1.0}, ["validation"]),

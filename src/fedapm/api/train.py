@@ -62,6 +62,7 @@ def train(
     lr_decay: float | None = None,
     weight_decay_v: float | None = None,
     prior_v: float | None = None,
+    bias_v: Literal["drawn", "frequencies"] | None = None,
     dropout_v: float | None = None,
     validation_v: float | None = None,
     optimizer: Literal["sgd", "adamw"] | None = None,
@@ -135,6 +136,8 @@ def train(
         lr_decay: Factor a round under the exponential schedule.
         weight_decay_v: λ of the personal parameters; the same as of all others if not given.
         prior_v: λ₀: f_i has a further term λ₀/2·‖v − v⁰‖², with v⁰ where the personal parameters started.
+        bias_v: Where a personal output bias starts: as ``"drawn"``, or at the logarithms of the ``"frequencies"`` of
+            the client's classes.
         dropout_v: Dropout rate in front of personal layers, while these are trained.
         validation_v: Share of a client's training samples by which phases that train only personal parameters stop
             early.

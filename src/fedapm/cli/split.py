@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-OF_THE_SEARCH = ("--budget", "--seeds", "--metric", "--out")
+OF_THE_SEARCH = ("--budget", "--seeds", "--metric", "--choose", "--out")
 """Options that a run does not have, or has for itself."""
 
 
@@ -38,6 +38,12 @@ def split(
     metric: Annotated[
         str | None, typer.Option("--metric", help="What counts on validation data: accuracy, f1, auc or test_loss.")
     ] = None,
+    choose: Annotated[
+        str,
+        typer.Option(
+            "--choose", help="simplest: the fewest personal parameters within the noise of the best; or best."
+        ),
+    ] = "simplest",
     image_encoder: opt.ImageEncoder = None,
     text_encoder: opt.TextEncoder = None,
     engine: opt.EngineName = None,
@@ -59,7 +65,7 @@ def split(
     own: Tables = {"algorithm": {"name": algorithm}}
     experiment = build.resolve(*opt.layers(config, assign, options, own))
     share = experiment.data.validation or SplitOptions.validation
-    how = SplitOptions(budget, tuple(opt.numbers(seeds)), metric, share)
+    how = SplitOptions(budget, tuple(opt.numbers(seeds)), metric, share, choose)
     with recorded(out):
         # the share for validation is that of the search, which takes it off the training data itself
         clients = build.federation(replace(experiment.data, validation=0.0))

@@ -113,7 +113,9 @@ class Objective:
     def rows(self, index: Rows) -> Objective:
         """That of some of several clients."""
         prox = self.prox and replace(self.prox, center=rows_of(self.prox.center, index))
-        return replace(self, weight=rows_of(self.weight, index), linear=rows_of(self.linear, index), prox=prox)
+        prior = self.prior and replace(self.prior, center=rows_of(self.prior.center, index))
+        linear = rows_of(self.linear, index)
+        return replace(self, weight=rows_of(self.weight, index), linear=linear, prox=prox, prior=prior)
 
     def _decay(self, name: str) -> float:
         return self.weight_decay[name] if isinstance(self.weight_decay, Mapping) else self.weight_decay

@@ -57,6 +57,10 @@ class SGDConfig:
     prior_v: NonNegativeFloat | None = None
     """λ₀: f_i has a further term λ₀/2·‖v − v⁰‖², where v are the parameters that stay with the client and v⁰ is where
     they started; 0 if not given."""
+    bias_v: Literal["drawn", "frequencies"] | None = None
+    """Where the bias of an output layer that stays with the client starts: as the network draws it (`drawn`), or at the
+    logarithm of how often each class occurs in the client's training data (`frequencies`), which is right where
+    clients differ only in that; `drawn` if not given."""
     dropout_v: Annotated[float, Ge(0), Lt(1)] | None = None
     """Dropout rate on the inputs of the layers that stay with the client, while these are trained; 0 if not given."""
     validation_v: Annotated[float, Ge(0), Lt(1)] | None = None

@@ -29,6 +29,7 @@ from fedapm.core.vec import Vec
 from fedapm.data.clients import ClientData
 from fedapm.data.federation import Federation
 from fedapm.errors import FedapmError
+from fedapm.simulation.class_biases import check_class_biases, from_frequencies, output_biases
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ class Start:
     network: Network
     v0: Vec
     buffers: Vec
+    biases: tuple[str, ...] = ()
+    """The personal biases of output layers."""
 
 
 class Problem:
@@ -122,6 +125,7 @@ class Problem:
             )
         self._networks: dict[str, Network] = {}
         self._starts: dict[int, Start] = {}
+        self._v0: dict[int, Vec] = {}
         first = self._start(0)
         if protection is not None:
             check_protectable(first.network.module)
@@ -164,11 +168,17 @@ class Problem:
 
     def start(self, client: int) -> Start:
         """Where a client starts; made when first asked for."""
-        return self._start(client if self.per_client else 0)
+        start = self._common(client)
+        return replace(start, v0=self._own_v0(start, client)) if self.own_starts else start
+
+    @property
+    def own_starts(self) -> bool:
+        """Whether where a client starts depends on its data."""
+        return self.solver.bias_v == "frequencies"
 
     def network(self, client: int) -> Network:
         """The network a client computes with; clients of the same architecture use the same module."""
-        return self.start(client).network
+        return self._common(client).network
 
     def samples(self, client: int, part: Literal["train", "test"]) -> Samples:
         """A client's data on the device."""
@@ -243,6 +253,20 @@ class Problem:
             for samples in (self.samples(client, "train"), self.samples(client, "test")):
                 self.network(client).kept(samples)
 
+    def _common(self, client: int) -> Start:
+        """Where all clients of a network start."""
+        return self._start(client if self.per_client else 0)
+
+    def _own_v0(self, start: Start, client: int) -> Vec:
+        """v⁰ with what the client's classes say."""
+        known = self._v0.get(client)
+        if known is None:
+            known = from_frequencies(start.v0, start.biases, self.federation[client].train.targets)
+            # of very many clients only a few are in memory at a time
+            if self.federation.lazy_clients is None:
+                self._v0[client] = known
+        return known
+
     def _start(self, client: int) -> Start:
         if client not in self._starts:
             with random.seeded_globally(torch.device("cpu"), self.seed, "init"):
@@ -250,13 +274,17 @@ class Problem:
             _check_built(module)
             module = module.to(self.device)
             named = self.rule.apply(module)
+            before = {n: p.numel() for n, p in module.named_parameters() if n not in named.frozen}
+            if self.own_starts:
+                check_class_biases(self.federation, before, self.protection)
             with random.seeded_globally(torch.device("cpu"), self.seed, "init of added parts"):
                 module, split = self.adapt(module, named)
             network = Network(module.to(self.device), split, self.loss)
             self.drift_names = named.shared
-            start = Start(network, network.read(split.personal), network.buffers())
+            biases = output_biases(network.module, split.personal, before)
+            start = Start(network, network.read(split.personal), network.buffers(), biases)
             kept = self._networks.setdefault(_architecture(network), network)
-            self._starts[client] = Start(kept, start.v0, start.buffers)
+            self._starts[client] = replace(start, network=kept)
         return self._starts[client]
 
     def _check_shared(self) -> None:

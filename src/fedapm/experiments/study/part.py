@@ -194,6 +194,8 @@ class Part:
                 budget=self.case.plan.split_runs * self.case.rounds,
                 seeds=seeds if len(seeds) > 1 else (first, first + 1),
                 validation=data.validation or SHARE,
+                # as settings are chosen: by the best score
+                choose="best",
             ),
         )
         for sentence in found.advice:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedapm.core import random
-from fedapm.core.batched import BatchedVec, NotBatchable, PerClient, Rows, rows_of, wide
+from fedapm.core.batched import BatchedVec, NotBatchable, PerClient, Rows, batched, rows_of, wide
 from fedapm.core.network import Loss, Network, OwnLoss
 from fedapm.core.objective import Objective, Prox, l2_gradient
 from fedapm.core.samples import Samples
@@ -57,7 +57,8 @@ class BatchedTask:
         self.network: Network = problem.network(clients[0])
         self.solver: SGDConfig = problem.solver
         self.unit, self._mean_batches = problem.unit, problem.mean_batches
-        self.v0 = problem.start(clients[0]).v0
+        starts = [problem.start(k).v0 for k in (clients if problem.own_starts else clients[:1])]
+        self.v0 = batched(starts) if problem.own_starts else starts[0]
         self.seed = problem.seed
         self.lr_factor = problem.lr_factor(round) if lr_factor is None else lr_factor
         alphas = [problem.alphas[k] for k in clients]

@@ -65,7 +65,8 @@ class VectorizedEngine(SequentialEngine):
         self._network = batched_network(problem.network(0).module)
 
     def _memory_store(self, init: InitClient) -> Store:
-        return MemoryStore(init) if self.problem.per_client else TableStore(init, len(self.problem))
+        problem = self.problem
+        return MemoryStore(init) if problem.per_client else TableStore(init, len(problem), not problem.own_starts)
 
     def _train(self, round: int, selected: Sequence[int], broadcast: State) -> DriftingResult:
         if self._never is None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedapm.core.algorithm import State, Value
-from fedapm.core.batched import BatchedVec, PerClient
+from fedapm.core.batched import BatchedVec, PerClient, batched
 from fedapm.core.vec import Vec
 from fedapm.simulation.stores.base import ClientState, InitClient, Store, Undo
 
@@ -24,9 +24,17 @@ class TableStore(Store):
     when it is full, so a client that never takes part costs nothing but its entry in the list of rows.
     """
 
-    def __init__(self, init: InitClient, population: int) -> None:
+    def __init__(self, init: InitClient, population: int, alike: bool = True) -> None:
+        """Begin without a client that has taken part.
+
+        Args:
+            init: How a client starts.
+            population: How many clients there are.
+            alike: Whether all of them start alike.
+        """
         self._init = init
         self._population = population
+        self._alike = alike
         self._columns: dict[tuple[str, str], Tensor] = {}
         self._touched = torch.zeros(population, dtype=torch.bool)
         self._row = torch.full((population,), -1)
@@ -87,17 +95,29 @@ class TableStore(Store):
         state, _ = self._layout()
         fresh = ~self._touched[index] if state else None
         fresh = None if fresh is None or not bool(fresh.any()) else fresh
+        if fresh is not None and not self._alike:
+            state = self._starts(index[fresh])
         # whoever has no row reads the first one, which its start then replaces
         places = self._row[index].clamp(min=0)
         fields: dict[str, Value] = {}
         for field, value in state.items():
             if isinstance(value, Vec):
-                rows = {n: self._rows((f"state.{field}", n), t, places, fresh) for n, t in value.items()}
+                own = isinstance(value, BatchedVec)
+                rows = {n: self._rows((f"state.{field}", n), t, places, fresh, own) for n, t in value.items()}
                 fields[field] = BatchedVec(rows)
             else:
                 number = torch.tensor(float(value), dtype=torch.float64)
                 fields[field] = PerClient(self._rows((field, ""), number, places, fresh))  # type: ignore[assignment]
         return State(**fields)
+
+    def _starts(self, clients: Tensor) -> State:
+        """How some clients start, side by side; numbers are the same for all."""
+        states = [self._init(client).state for client in clients.tolist()]
+
+        def column(field: str, value: Value) -> Value:
+            return batched([state[field] for state in states]) if isinstance(value, Vec) else value  # type: ignore[misc]
+
+        return State(**{field: column(field, value) for field, value in states[0].items()})
 
     def _write(self, index: Tensor, state: State) -> None:
         self._touched[index] = True
@@ -115,9 +135,12 @@ class TableStore(Store):
                 )
                 self._columns[field, ""][rows] = numbers.cpu()
 
-    def _rows(self, key: tuple[str, str], start: Tensor, places: Tensor, fresh: Tensor | None) -> Tensor:
+    def _rows(
+        self, key: tuple[str, str], start: Tensor, places: Tensor, fresh: Tensor | None, own: bool = False
+    ) -> Tensor:
         if key not in self._columns:
-            return start.expand(len(places), *start.shape)
+            # nobody has a row, so everybody starts here
+            return start if own else start.expand(len(places), *start.shape)
         column = self._columns[key]
         rows = column.index_select(0, places.to(column.device))
         if fresh is not None:

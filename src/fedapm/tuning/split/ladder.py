@@ -26,6 +26,9 @@ def ladder(
 ) -> tuple[Rung, ...]:
     """The rungs of a search. All seeds are used on the last one, and the first alone before.
 
+    Where the budget is enough to train every candidate to the end with every seed, there is one rung and nobody is
+    dropped: some splits learn slowly, such as training alone, for which a client has only its own rounds.
+
     Args:
         candidates: How many candidates there are.
         budget: Rounds of all runs together.
@@ -37,6 +40,9 @@ def ladder(
     Raises:
         FedapmError: Where a budget that must be kept is too small.
     """
+    everyone = (Rung(candidates, rounds, tuple(seeds)),)
+    if cost(everyone, continued) <= budget:
+        return everyone
     sizes = [candidates]
     while sizes[-1] > FINALISTS:
         sizes.append((sizes[-1] + 1) // 2)

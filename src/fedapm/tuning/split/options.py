@@ -16,6 +16,7 @@ FULL_RUNS = 4
 """What a search costs where no budget is given, in runs of the experiment's number of rounds."""
 SHARE = 0.2
 """Default share of each client's training data that candidates are scored on."""
+CHOICES = ("simplest", "best")
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,16 @@ class SplitOptions:
     """What counts on validation data; accuracy for classes and the loss for quantities if not given."""
     validation: float = SHARE
     """The share of each client's training data that candidates are scored on."""
+    choose: str = "simplest"
+    """Which candidate is taken: the ``simplest`` of those that the best one does not clearly beat, or the ``best``."""
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.budget < 1:
             raise FedapmError(f"--budget {self.budget}: a search needs at least one round.")
         if self.metric is not None and self.metric not in tuning_metrics():
             raise FedapmError(f"unknown metric {self.metric!r}; {did_you_mean(self.metric, tuning_metrics())}")
+        if self.choose not in CHOICES:
+            raise FedapmError(f"--choose {self.choose!r}: {did_you_mean(self.choose, CHOICES)}")
         if self.seeds is not None and (not self.seeds or len({*self.seeds}) != len(self.seeds)):
             raise FedapmError("the search needs at least one seed, and each only once.")
         if not 0 < self.validation < 1:
@@ -60,6 +65,7 @@ class SplitPlan:
     validation: float
     asked: bool
     """Whether the budget was given and must be kept."""
+    choose: str = "simplest"
 
     @classmethod
     def of(cls, options: SplitOptions, experiment: Experiment, clients: Federation) -> SplitPlan:
@@ -72,6 +78,7 @@ class SplitPlan:
             engine.rounds,
             options.validation,
             options.budget is not None,
+            options.choose,
         )
 
     def rungs(self, candidates: int, continued: bool) -> tuple[Rung, ...]:
@@ -86,4 +93,5 @@ class SplitPlan:
             "budget": self.budget,
             "rounds": self.rounds,
             "validation": self.validation,
+            "choose": self.choose,
         }

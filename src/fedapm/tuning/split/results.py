@@ -38,6 +38,8 @@ class Standings:
     scores: Scores
     sign: int
     """What turns the metric into a score of which more is better."""
+    simplest: bool = True
+    """Whether a simpler candidate is taken where the best one does not clearly beat it."""
 
     def ranked(self, candidates: Sequence[int], rung: Rung) -> list[int]:
         """The candidates whose runs did not diverge, the best first; of equal ones the simpler first."""
@@ -53,13 +55,15 @@ class Standings:
         return sorted(kept)
 
     def choose(self, finalists: Sequence[int], rung: Rung) -> int:
-        """The simplest of the candidates that the best one does not clearly beat.
+        """The best of the candidates; or the simplest of those that it does not clearly beat.
 
         Args:
             finalists: The candidates on the last rung.
             rung: The last rung.
         """
         good = self.ranked(finalists, rung)
+        if not self.simplest:
+            return good[0]
         return min(k for k in good if not self._gap(good[0], k, rung).clear)
 
     def outcome(self, candidates: Sequence[SplitCandidate], climbed: Sequence[tuple[Rung, Sequence[int]]]) -> Outcome:

@@ -154,7 +154,7 @@ class _Search:
         progress: bool,
     ) -> None:
         self.record, self.candidates, self.rungs, self.trainer = record, candidates, rungs, trainer
-        self.metric = METRICS.find(plan.metric)
+        self.metric, self.choose = METRICS.find(plan.metric), plan.choose
         self.display = SearchDisplay(cost(rungs, trainer.continued), progress)
 
     def run(self) -> SplitSearch:
@@ -166,7 +166,8 @@ class _Search:
             raise Interrupted("the search of the split was interrupted.") from None
 
     def _run(self) -> SplitSearch:
-        standings = Standings(self.record.scores, 1 if self.metric.higher_is_better else -1)
+        sign = 1 if self.metric.higher_is_better else -1
+        standings = Standings(self.record.scores, sign, simplest=self.choose == "simplest")
         left: Sequence[int] = range(len(self.candidates))
         climbed: list[tuple[Rung, Sequence[int]]] = []
         for rung, above in itertools.zip_longest(self.rungs, self.rungs[1:]):
