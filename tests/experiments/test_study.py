@@ -265,6 +265,17 @@ def test_getting_ready_counts_once_and_not_with_every_evaluation(
         assert (cost.start, cost.evaluation, cost.client) == (100.0, 0.0, 0.0)
 
 
+def test_a_slow_first_round_does_not_count_where_more_are_measured(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (case,) = read_study(file).cases
+    part, times = Part(case, 0.5, tmp_path, None), iter([0.0, 0.0, 1.0, 10.0, 12.0, 15.0, 40.0, 40.0])
+    monkeypatch.setattr(estimate.time, "process_time", lambda: next(times))
+    # ready at 0, round 0 until 1, round 1 until 10, then one of 2 s, one of 3 s, and one that is evaluated
+    cost = estimate._measured(part, "fedavg", part.clients(), 0.5, 4, rounds=4)
+    assert (cost.evaluation, cost.client) == (1.0, 2.0 / 2)
+
+
 def test_what_takes_little_is_measured_with_all_clients(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,8 @@ def study(
         typer.Option("--cohort", help="A share of clients of the study; may be repeated. All if not given."),
     ] = None,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Measure a round of each method, say how long it will take, and stop.")
+        bool,
+        typer.Option("--estimate", help="Measure a few rounds of each method, say how long it will take, and stop."),
     ] = False,
     workers: Annotated[
         int | None,
@@ -69,7 +70,7 @@ def _print(rows: Sequence[Row], workers: int, missing: Mapping[str, str], *, err
     processes = f"{workers} {'process' if workers == 1 else 'processes'}"
     table = Table(
         title=f"About {duration(left / workers)} left with {processes}, {duration(left)} of processor time",
-        caption="from a measured round of each method",
+        caption="from a few measured rounds of each method",
         title_justify="left",
         caption_justify="left",
         pad_edge=False,

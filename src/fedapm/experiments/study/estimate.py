@@ -1,20 +1,20 @@
-"""How long a study takes: one round of each method is measured, the rest is arithmetic."""
+"""How long a study takes: a few rounds of each method are measured, the rest is arithmetic."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from fedapm.core.record import RoundRecord
 from fedapm.data import Federation
 from fedapm.errors import Diverged
 from fedapm.experiments import build, compare
 from fedapm.experiments.run import execute
-from fedapm.experiments.settings import Tables
 from fedapm.experiments.side_by_side import one_process
 from fedapm.experiments.study.part import Part, Step
 from fedapm.experiments.study.settings import Case
@@ -30,6 +30,8 @@ FEW = 3
 """Clients that are measured; all others are taken to be like them."""
 SHORT = 10.0
 """Seconds: where a run of one round takes no longer, it is measured as it is."""
+ROUNDS = 4
+"""Rounds that are measured then; of small clients the first takes several times as long as those that follow."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Cost:
 
 
 class _Clock(Callback):
-    """Takes the processor time of round 0, which is only evaluated, and of round 1."""
+    """Takes the processor time of round 0, which is only evaluated, and of the rounds that follow."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
@@ -72,7 +74,7 @@ class _Clock(Callback):
 
 
 def measure(part: Part) -> dict[str, Cost]:
-    """Run one round of every method of a case, with a few of its clients or, where that takes little, all of them.
+    """Run every method of a case a little: a round with a few clients or, where that is quick, some with all of them.
 
     Args:
         part: The case with any of its cohorts.
@@ -83,7 +85,7 @@ def measure(part: Part) -> dict[str, Cost]:
     clients, names, costs = part.clients(), part.case.plan.method_names, {}
     with ProgressDisplay() as display:
         for done, name in enumerate(names):
-            display(f"{part.case.title}: measuring a round of each method", done, len(names))
+            display(f"{part.case.title}: measuring a few rounds of each method", done, len(names))
             costs[name] = _cost(part, name, clients)
     return costs
 
@@ -91,36 +93,43 @@ def measure(part: Part) -> dict[str, Cost]:
 def _cost(part: Part, method: str, clients: Federation) -> Cost:
     few = _measured(part, method, clients.first(FEW), 1.0, len(clients))
     # small clients may be computed together, which takes a fraction of the time that they take one by one
-    return few if few.run(1, part.cohort) > SHORT else _measured(part, method, clients, part.cohort, len(clients))
+    if few.run(1, part.cohort) > SHORT:
+        return few
+    return _measured(part, method, clients, part.cohort, len(clients), ROUNDS)
 
 
-def _measured(part: Part, method: str, some: Federation, cohort: float, everybody: int) -> Cost:
-    """One round with some clients, and what follows from it.
+def _measured(part: Part, method: str, some: Federation, cohort: float, everybody: int, rounds: int = 1) -> Cost:
+    """A few rounds with some clients, and what follows from the fastest.
 
     Args:
         part: The case.
         method: The method.
         some: Those clients.
-        cohort: The share of them that takes part in the round.
+        cohort: The share of them that takes part in a round.
         everybody: How many clients the case has.
+        rounds: How many rounds.
     """
-    settings: Tables = {"engine": {"rounds": 1, "evaluate_every": 1, "final_personal_epochs": 0, "fraction": cohort}}
-    (experiment,) = compare.plans([method], part.case.plan.seeds[:1], *part.layers, settings)
+    # only the last round is evaluated
+    engine: dict[str, Any] = {"rounds": rounds, "evaluate_every": rounds, "fraction": cohort}
+    (experiment,) = compare.plans(
+        [method], part.case.plan.seeds[:1], *part.layers, {"engine": engine | {"final_personal_epochs": 0}}
+    )
     began, clock = time.process_time(), _Clock()
     spec = one_process(build.plan(experiment, some))
     try:
         execute(spec, None, progress=False, callbacks=[clock.begin])
     except Diverged as error:
         logger.warning("%s This was only to measure the time.", error)
-    at = (clock.at + [time.process_time()] * 3)[:3]
+    at = (clock.at + [time.process_time()] * 3)[: max(3, len(clock.at))]
     evaluation = at[1] - at[0]
-    client = max(at[2] - at[1] - evaluation, 0.0) / Sampling(cohort).size(len(some))
-    engine, epochs = part.experiment(method).engine, max(experiment.solver.epochs, 1)
+    *plain, last = (after - before for before, after in itertools.pairwise(at[1:]))
+    client = min(plain or [max(last - evaluation, 0.0)]) / Sampling(cohort).size(len(some))
+    own, epochs = part.experiment(method).engine, max(experiment.solver.epochs, 1)
     closes = experiment.algorithm.personal_field is not None
     # a round has two phases of so many epochs for those who have a personal part
-    closing = everybody * client * engine.final_personal_epochs / (2 * epochs) if closes else 0.0
+    closing = everybody * client * own.final_personal_epochs / (2 * epochs) if closes else 0.0
     evaluations = everybody / len(some) * evaluation
-    return Cost(at[0] - began, client, evaluations, closing, everybody, engine.evaluate_every)
+    return Cost(at[0] - began, client, evaluations, closing, everybody, own.evaluate_every)
 
 
 Costs = Mapping[str, Mapping[str, Cost]]
