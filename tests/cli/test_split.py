@@ -73,20 +73,8 @@ def test_a_search_leaves_its_folder(searched: tuple[Path, Outcome]) -> None:
 def test_the_command_of_the_run_has_what_concerns_it() -> None:
     from fedapm.cli.split import run_command
 
-    given = [
-        "split",
-        "own.toml",
-        "--budget",
-        "9",
-        "--seeds=1,2",
-        "--data",
-        "digits",
-        "--json",
-        "--metric",
-        "f1",
-        "--choose",
-        "best",
-    ]
+    given = ["split", "own.toml", "--budget", "9", "--seeds=1,2", "--data", "digits", "--json", "--metric", "f1"]
+    given += ["--choose", "one-se"]
     assert run_command(given, 'model.personal=["a b"]') == (
         "fedapm run own.toml --data digits --set 'model.personal=[\"a b\"]'"
     )

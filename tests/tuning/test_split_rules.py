@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,10 +131,22 @@ def test_the_simplest_that_is_not_clearly_worse_is_chosen(means: tuple[float | N
 
 
 @pytest.mark.parametrize(
-    ("means", "chosen"), [((0.9, 0.9001, 0.8), 1), ((0.7, 0.8, 0.9), 2), ((0.9, 0.8, 0.7), 0), ((0.9, None, 0.7), 0)]
+    ("behind", "rule", "chosen"),
+    [(0.5, "one-se", 0), (1.5, "one-se", 1), (1.5, "simplest", 0), (3.0, "simplest", 1), (-1e-17, "one-se", 0)],
 )
-def test_the_best_is_chosen_where_that_is_asked_for(means: tuple[float | None, ...], chosen: int) -> None:
-    assert replace(standings(*means, spread=0.0), simplest=False).choose([0, 1, 2], LAST) == chosen
+def test_one_standard_error_is_half_as_patient(behind: float, rule: str, chosen: int) -> None:
+    rng = np.random.default_rng(4)
+    noise = rng.normal(scale=0.01, size=(1, 40))
+    error = gap(noise, 0 * noise).error
+    # the first is so many standard errors behind the second
+    found = {0: noise - noise.mean() + 0.8 - behind * error, 1: 0 * noise + 0.8}
+    scores = {(k, LAST.rounds, 0): Score(tuple(values[0].tolist()), 1.0) for k, values in found.items()}
+    assert Standings(scores, 1, rule).choose([0, 1], Rung(2, LAST.rounds, (0,))) == chosen
+
+
+def test_what_differs_by_rounding_alone_is_equal() -> None:
+    scores = {(k, LAST.rounds, 0): Score((0.7 + k * 1e-16, 0.7), 1.0) for k in range(3)}
+    assert Standings(scores, 1, "one-se").choose([0, 1, 2], Rung(3, LAST.rounds, (0,))) == 0
 
 
 def test_of_a_loss_the_lowest_is_best() -> None:
@@ -176,7 +187,7 @@ def test_a_client_whose_data_gives_no_score_is_left_out() -> None:
     ("options", "words"),
     [
         ({"budget": 0}, ["--budget 0"]),
-        ({"choose": "bset"}, ["--choose 'bset'", "'best'"]),
+        ({"choose": "one-see"}, ["--choose 'one-see'", "'one-se'"]),
         ({"metric": "acuracy"}, ["acuracy", "accuracy"]),
         ({"seeds": (1, 1)}, ["seed"]),
         ({"validation": 1.0}, ["validation"]),

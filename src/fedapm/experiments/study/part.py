@@ -194,8 +194,8 @@ class Part:
                 budget=self.case.plan.split_runs * self.case.rounds,
                 seeds=seeds if len(seeds) > 1 else (first, first + 1),
                 validation=data.validation or SHARE,
-                # as settings are chosen: by the best score
-                choose="best",
+                # with few seeds 95% intervals are wide, and would choose what is known to be worse
+                choose="one-se",
             ),
         )
         for sentence in found.advice:

@@ -27,6 +27,11 @@ class Gap:
         """Whether it is above zero by more than chance."""
         return self.mean > 0 and (self.low is None or self.low > 0)
 
+    @property
+    def error(self) -> float:
+        """The standard error, for which half of the interval's half stands; zero where there is none."""
+        return 0.0 if self.low is None else (self.mean - self.low) / 2
+
 
 @dataclass(frozen=True)
 class SplitRow:

@@ -18,7 +18,7 @@ from fedapm.core.network import Loss
 from fedapm.data.federation import Federation
 from fedapm.errors import Diverged, Interrupted
 from fedapm.experiments.settings import Experiment
-from fedapm.report.split.search import Gap, gap_text, score_text
+from fedapm.report.split.search import gap_text, score_text
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.layout import ALTERNATIVES, ALTERNATIVES_INFO
 from fedapm.simulation.problem import Model
@@ -107,18 +107,13 @@ def _best(scores: dict[str, list[Score]], sign: int, metric: Metric) -> tuple[st
         return next(iter(scores)), "Every way of setting the method diverged; the most cautious one is taken."
     cautious, *others = values
     leads = {name: gap(values[name], values[cautious]) for name in others}
-    ahead = [name for name, lead in leads.items() if lead.mean > _standard_error(lead)]
+    ahead = [name for name, lead in leads.items() if lead.mean > lead.error]
     if not ahead:
         return cautious, f"{_upper(cautious)}: nothing else was better by more than its standard error."
     best = max(ahead, key=lambda name: leads[name].mean)
     middle, interval = gap_text(metric.describe(), leads[best])
     evidence = f"{middle} (95% interval {interval})" if interval else middle
     return best, f"{_upper(best)}: {evidence} better on validation data than {cautious}."
-
-
-def _standard_error(lead: Gap) -> float:
-    """About a quarter of the 95% interval's width; zero where there is none to estimate it from."""
-    return 0.0 if lead.low is None else (lead.mean - lead.low) / 2
 
 
 def _upper(text: str) -> str:

@@ -16,7 +16,7 @@ FULL_RUNS = 4
 """What a search costs where no budget is given, in runs of the experiment's number of rounds."""
 SHARE = 0.2
 """Default share of each client's training data that candidates are scored on."""
-CHOICES = ("simplest", "best")
+CHOICES = ("simplest", "one-se")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class SplitOptions:
     validation: float = SHARE
     """The share of each client's training data that candidates are scored on."""
     choose: str = "simplest"
-    """Which candidate is taken: the ``simplest`` of those that the best one does not clearly beat, or the ``best``."""
+    """Which candidate is taken: the ``simplest`` of those that the best does not clearly beat (the 95% interval of the
+    difference reaches zero), or of those that are at most one standard error behind it (``one-se``)."""
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.budget < 1:

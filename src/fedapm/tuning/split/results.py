@@ -15,6 +15,8 @@ from fedapm.tuning.split.scores import Score, gap, mean, table
 
 Scores = Mapping[tuple[int, int, int], Score]
 """By the candidate's number, the round and the seed."""
+EQUAL = 1e-9
+"""A difference that comes from rounding."""
 SIMPLEST = 0
 """The number of the candidate that shares everything. Those with more personal parameters have higher numbers."""
 
@@ -38,8 +40,8 @@ class Standings:
     scores: Scores
     sign: int
     """What turns the metric into a score of which more is better."""
-    simplest: bool = True
-    """Whether a simpler candidate is taken where the best one does not clearly beat it."""
+    rule: str = "simplest"
+    """How far behind the best a simpler candidate may be, as in :class:`fedapm.tuning.split.options.SplitOptions`."""
 
     def ranked(self, candidates: Sequence[int], rung: Rung) -> list[int]:
         """The candidates whose runs did not diverge, the best first; of equal ones the simpler first."""
@@ -55,16 +57,17 @@ class Standings:
         return sorted(kept)
 
     def choose(self, finalists: Sequence[int], rung: Rung) -> int:
-        """The best of the candidates; or the simplest of those that it does not clearly beat.
+        """The simplest of the candidates that are as good as the best, but for chance.
 
         Args:
             finalists: The candidates on the last rung.
             rung: The last rung.
         """
         good = self.ranked(finalists, rung)
-        if not self.simplest:
-            return good[0]
-        return min(k for k in good if not self._gap(good[0], k, rung).clear)
+        behind = {k: self._gap(good[0], k, rung) for k in good}
+        if self.rule == "one-se":
+            return min(k for k, gap in behind.items() if gap.mean <= max(gap.error, EQUAL))
+        return min(k for k, gap in behind.items() if not gap.clear)
 
     def outcome(self, candidates: Sequence[SplitCandidate], climbed: Sequence[tuple[Rung, Sequence[int]]]) -> Outcome:
         """Everything that was found.

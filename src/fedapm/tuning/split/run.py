@@ -167,7 +167,7 @@ class _Search:
 
     def _run(self) -> SplitSearch:
         sign = 1 if self.metric.higher_is_better else -1
-        standings = Standings(self.record.scores, sign, simplest=self.choose == "simplest")
+        standings = Standings(self.record.scores, sign, self.choose)
         left: Sequence[int] = range(len(self.candidates))
         climbed: list[tuple[Rung, Sequence[int]]] = []
         for rung, above in itertools.zip_longest(self.rungs, self.rungs[1:]):
