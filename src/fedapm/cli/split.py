@@ -41,7 +41,9 @@ def split(
     choose: Annotated[
         str,
         typer.Option(
-            "--choose", help="simplest: the fewest personal parameters within the noise of the best; or best."
+            "--choose",
+            help="The fewest personal parameters of those that are as good as the best: simplest (by a 95% interval) "
+            "or one-se (within one standard error).",
         ),
     ] = "simplest",
     image_encoder: opt.ImageEncoder = None,
