@@ -52,7 +52,10 @@ class Contender:
         self.entry, self.work = entry, work
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
         command = [entry.python, str(HERE / entry.script), json.dumps({"workload": asdict(work), **entry.asked})]
-        environment = os.environ | ONE_THREAD | {"PYTHONPATH": str(HERE)}
+        # the others' environments are theirs; ours imports what this process imports
+        own = [os.environ.get("PYTHONPATH", "")] if entry.python == sys.executable else []
+        path = os.pathsep.join([str(HERE), *filter(None, own)])
+        environment = os.environ | ONE_THREAD | {"PYTHONPATH": path}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment
         )
