@@ -12,6 +12,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from fedapm.errors import FedapmError
 from fedapm.report.study.lines import read_lines
 from fedapm.report.study.markdown import study_markdown, tables_markdown
 from fedapm.report.study.merge import merge, read_summary, write_summary
@@ -63,7 +64,10 @@ def main(arguments: list[str]) -> int:
     """Write or check both files; the exit code."""
     if arguments and arguments[0] != "--check":
         parts = [STUDY, *map(Path, arguments)] if (STUDY / SUMMARY).is_file() else [*map(Path, arguments)]
-        write_summary(STUDY, merge([read_summary(part) for part in parts]))
+        try:
+            write_summary(STUDY, merge([read_summary(part) for part in parts]))
+        except FedapmError as error:
+            raise SystemExit(f"{error} A study writes its files when it ends; see that it has.") from None
     stale = [path for path, text in made().items() if not path.is_file() or path.read_text("utf-8") != text]
     if arguments == ["--check"]:
         for path in stale:
