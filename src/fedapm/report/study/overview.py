@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from markupsafe import Markup
@@ -9,9 +10,9 @@ from markupsafe import Markup
 from fedapm.report import published
 from fedapm.report.comparison.columns import Estimate
 from fedapm.report.figures.ranks import draw_ranks
-from fedapm.report.numbers import counted, percent, signed
+from fedapm.report.numbers import counted, listed, percent, signed
 from fedapm.report.significance import Difference, paired_difference
-from fedapm.report.study.tables import ACCURACY, AS_PUBLISHED, Entry, Table, by_label, rounds_to_fedalt
+from fedapm.report.study.tables import ACCURACY, AS_PUBLISHED, Entry, Table, by_label, mean_ranks, rounds_to_fedalt
 from fedapm.report.study.words import p_text
 
 ROW = (
@@ -24,6 +25,9 @@ ROW = (
     "FedAPM minus as published",
     "Rounds to FedAlt's end",
 )
+
+BEST = 5
+"""Models whose mean ranks are said."""
 
 
 def shown(tables: Sequence[Table]) -> list[Table]:
@@ -94,6 +98,10 @@ def findings(tables: Sequence[Table], split: str) -> str:
             " Of FedAlt's rounds to FedAlt's final accuracy FedAPM needs, where every seed of both gets there, these "
             f"shares: {shares}."
         )
+    if len(members) > 1:
+        ranks = mean_ranks(members)
+        best = listed(f"{label} {rank:.2f}" for label, rank in itertools.islice(ranks.items(), BEST))
+        text += f" Mean ranks, the best of {len(ranks)} models: {best}."
     return text
 
 

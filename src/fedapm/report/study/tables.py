@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 
 from fedapm.report.comparison.columns import Column, Estimate
 from fedapm.report.significance import Difference, paired_difference
@@ -216,11 +217,11 @@ def rounds_to_fedalt(table: Table) -> tuple[float, float] | None:
 
 def by_label(tables: Sequence[Table]) -> Mapping[str, list[int | None]]:
     """The rank of each model in each table, the best on average first."""
+    return {label: [table.ranks.get(label) for table in tables] for label in mean_ranks(tables)}
+
+
+def mean_ranks(tables: Sequence[Table]) -> Mapping[str, float]:
+    """The mean rank of each model over tables, the best first; where it has none it counts as the last of all."""
     labels = dict.fromkeys(entry.label for table in tables for entry in table.entries)
-    ranks = {label: [table.ranks.get(label) for table in tables] for label in labels}
-
-    def average(label: str) -> float:
-        worst = len(labels)
-        return sum(worst if rank is None else rank for rank in ranks[label]) / max(len(tables), 1)
-
-    return {label: ranks[label] for label in sorted(labels, key=lambda label: (average(label), label.casefold()))}
+    means = {label: fmean(table.ranks.get(label) or len(labels) for table in tables) for label in labels}
+    return dict(sorted(means.items(), key=lambda item: (item[1], item[0].casefold())))
