@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from fedapm.runs.records import JsonLines, chained, write_info
 from fedapm.simulation.engines.base import Engine
 from fedapm.simulation.loop import Callback
 from fedapm.simulation.state import RunState
+from fedapm.simulation.workers import processor_seconds
 
 
 class History(Callback):
@@ -42,13 +42,14 @@ class RecordWriter(Callback):
         self.rounds, self.timings = JsonLines(folder / ROUNDS), JsonLines(folder / TIMINGS)
         write_info(folder, info | {"status": "running"})
         self._size: int | None = None
-        self._computed = time.process_time()
+        self._computed = processor_seconds()
 
     def on_round_end(self, state: RunState, record: RoundRecord, seconds: float) -> None:
         """Add a line to both files."""
         self._check_untouched()
         self._size = self.rounds.append(record)
-        computed, self._computed = time.process_time() - self._computed, time.process_time()
+        now = processor_seconds()
+        computed, self._computed = now - self._computed, now
         self.timings.append(
             {"round": state.round, "seconds": round(seconds, 6), "processor_seconds": round(computed, 6)}
         )

@@ -14,6 +14,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakSet
 
 import torch
 
@@ -69,6 +70,13 @@ class StuckWorkers:
         return stuck
 
 
+def processor_seconds() -> float:
+    """How long this process and its workers have computed so far; of workers that run, as far as the system tells."""
+    ended = os.times()
+    running = (_processor_seconds(worker.process.pid) for worker in _workers if worker.owner == os.getpid())
+    return time.process_time() + ended.children_user + ended.children_system + sum(filter(None, running))
+
+
 def _processor_seconds(pid: int | None) -> float | None:
     """How long a process has computed so far; None where the system does not tell."""
     try:
@@ -77,6 +85,10 @@ def _processor_seconds(pid: int | None) -> float | None:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
+
+
+_workers: WeakSet[WorkerProcess] = WeakSet()
+"""Those of this process, and in a forked one also those of the process it comes from."""
 
 
 class WorkerProcess:
@@ -99,6 +111,8 @@ class WorkerProcess:
         self.connection, theirs = context.Pipe()
         inherited = [*(worker.connection for worker in siblings), self.connection] if forks else []
         self.process = context.Process(target=_main, args=(serve, theirs, inherited, arguments), daemon=True)
+        self.owner = os.getpid()
+        _workers.add(self)
         # a signal that comes before the process has answers of its own waits for them
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
