@@ -170,8 +170,7 @@ def main() -> None:
         number, before = number + 1, bare.steps
         bare.round(number)
         finish(device)
-        done = bare.steps - before
-        turns.done(lambda done=done: {"steps": done, "loss": bare.loss()})
+        turns.done(bare.steps - before, lambda: {"loss": bare.loss()})
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ PATIENCE = 600
 """Seconds after which a contender that says nothing is given up."""
 
 ClientReply = dict[str, Any]
+TWO_PHASES = ("fedapm", "fedapm-default", "fedalt")
+"""Methods that go over the data twice in a round."""
 
 
 class Failed(Exception):
@@ -41,8 +43,8 @@ class Entry:
     python: str = sys.executable
     restless: bool = False
     """Whether it uses the processor while it waits, so that it has to be held still."""
-    rounds: int | None = None
-    """It takes part in the first so many rounds only."""
+    turns: int | None = None
+    """It has the first so many turns only."""
 
 
 class Contender:
@@ -65,20 +67,21 @@ class Contender:
         """Wait until it is ready."""
         self.before = self._answer()
 
-    def round(self) -> ClientReply:
-        """One round, and whether it really was one."""
-        answer = self.ask("round")
-        wanted = self.work.steps(2 if self.entry.asked.get("method") == "fedapm" else 1)
-        if answer["steps"] != wanted:
-            raise Failed(f"it did {answer['steps']} steps where a round has {wanted}")
+    def turn(self, seconds: float = 0.0) -> ClientReply:
+        """Rounds for so many seconds, at least one, and whether they really were rounds."""
+        answer = self.ask("round", seconds=seconds)
+        wanted = self.work.steps(2 if self.entry.asked.get("method") in TWO_PHASES else 1)
+        for one in answer["rounds"]:
+            if one["steps"] != wanted:
+                raise Failed(f"it did {one['steps']} steps where a round has {wanted}")
         return answer
 
-    def ask(self, do: str) -> ClientReply:
+    def ask(self, do: str, **more: Any) -> ClientReply:
         """Let it do something, and what it says of it."""
         with self._awake():
             assert self._process.stdin is not None
             try:
-                self._process.stdin.write(json.dumps({"do": do}) + "\n")
+                self._process.stdin.write(json.dumps({"do": do, **more}) + "\n")
                 self._process.stdin.flush()
             except OSError:
                 raise Failed(self._last_words()) from None
@@ -155,7 +158,7 @@ def peers(folder: Path, cores: int) -> tuple[list[Entry], list[str]]:
     if version := peer_version(python, "flwr"):
         name = f"Flower {version} + Ray, {cores} processes"
         asked = {"processes": cores}
-        entries.append(Entry(name, "peers/flower_peer.py", asked, str(python), restless=True, rounds=5))
+        entries.append(Entry(name, "peers/flower_peer.py", asked, str(python), restless=True, turns=5))
     else:
         absent.append(f"Flower is not installed and takes no part; {hint}.")
     return entries, absent

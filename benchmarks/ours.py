@@ -99,7 +99,7 @@ class Contender(Callback):
         """Say what the round took and wait for the next."""
         del seconds
         finish(str(self.loop.problem.device))
-        self.turns.done(lambda: {"steps": self._steps(record), "loss": self.loss(state, record["selected"][-1])})
+        self.turns.done(self._steps(record), lambda: {"loss": self.loss(state, record["selected"][-1])})
         self.wait(state)
 
     def on_run_end(self, state: RunState, status: str) -> None:

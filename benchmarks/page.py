@@ -94,9 +94,11 @@ def speed(results: Results, name: str) -> str:
         rows = [
             [
                 r["name"],
+                f"{r['rounds']:,}",
                 short(r["cpu"]["best"]),
                 short(r["cpu"]["median"]),
                 short(r["cpu"]["ratio"]),
+                short(r["first"]["best"]),
                 short(r["wall"]["best"]),
                 short(r["wall"]["median"]),
                 short(r["wall"]["ratio"]),
@@ -106,12 +108,11 @@ def speed(results: Results, name: str) -> str:
             ]
             for r in group["contenders"]
         ]
-        times = ["CPU s", "median", "ratio", "wall s", "median", "ratio"]
-        head = ["contender", *times, "peak MiB", "held MiB", "loss"]
-        counts = sorted({r["rounds"] for r in group["contenders"]})
-        rounds = " or ".join(map(str, counts))
+        times = ["CPU s", "median", "ratio", "first of a turn", "wall s", "median", "ratio"]
+        head = ["contender", "rounds", *times, "peak MiB", "held MiB", "loss"]
+        turns = " or ".join(str(count) for count in sorted({r["turns"] for r in group["contenders"]}))
         steps = group["contenders"][0]["steps"]
-        note = f"{group['label']}: {steps:,} optimiser steps a round, {rounds} rounds each."
+        note = f"{group['label']}: {steps:,} optimiser steps a round, {turns} turns each."
         parts.append(f"{note}\n\n{table(head, rows)}")
     return "\n\n".join(parts)
 

@@ -26,6 +26,8 @@ from fedapm.runs.files import write_json
 RESULTS = Path(__file__).parent / "results"
 BARE, OURS, MANY, TOGETHER = "bare PyTorch loop", "fedapm, sequential", "fedapm, {} workers", "fedapm, vectorized"
 EVALUATE_EVERY = 5
+TURN = 0.25
+"""Seconds; a turn has so many rounds that it takes as long. In a simulation rounds follow each other, too."""
 EVALUATION = 0.15
 """Of a round; what evaluating all clients may take at most."""
 LABELS = {"fedavg": "FedAvg", "fedapm": "FedAPM", "cpu": "CPU", "wall": "wall", "peak": "memory"}
@@ -58,16 +60,16 @@ def judged(work: Workload) -> str:
 
 
 def measure(work: Workload, method: str, wanted: list[Entry], remarks: list[str]) -> Group:
-    """Everyone prepares, then everyone does a round in turn, so many times."""
+    """Everyone prepares, then everyone has a turn after the other, so many times."""
     running = [Contender(entry, work) for entry in wanted]
-    answers: dict[str, list[dict[str, Any]]] = {entry.name: [] for entry in wanted}
+    turns: dict[str, list[dict[str, Any]]] = {entry.name: [] for entry in wanted}
     evaluations: list[dict[str, Any]] = []
 
     def give_up(one: Contender, why: Failed) -> None:
         remarks.append(f"{one.entry.name}, {work.name}, {method}: {why}.")
         print(remarks[-1])
         running.remove(one)
-        answers.pop(one.entry.name)
+        turns.pop(one.entry.name)
         one.stop()
 
     try:
@@ -78,22 +80,22 @@ def measure(work: Workload, method: str, wanted: list[Entry], remarks: list[str]
             except Failed as why:
                 give_up(one, why)
         for number in range(work.rounds):
-            turn = number % len(running)
+            first = number % len(running)
             # nobody is always the one after the noisy one
-            for one in running[turn:] + running[:turn]:
-                if number >= (one.entry.rounds or work.rounds):
+            for one in running[first:] + running[:first]:
+                if number >= (one.entry.turns or work.rounds):
                     continue
                 try:
-                    answers[one.entry.name].append(one.round())
+                    turns[one.entry.name].append(one.turn(TURN))
                     if method == "fedapm" and one.entry.name == judged(work):
-                        evaluations.append(one.ask("evaluate"))
+                        evaluations += one.ask("evaluate")["rounds"]
                 except Failed as why:
                     give_up(one, why)
         before = {one.entry.name: one.before["loss"] for one in running}
     finally:
         for one in running:
             one.stop()
-    rows = [row(name, found, before[name]) for name, found in answers.items()]
+    rows = [row(name, found, before[name]) for name, found in turns.items()]
     floor = next((r for r in rows if r["name"] == BARE), None)
     for one in rows:
         for kind in ("cpu", "wall"):
@@ -104,20 +106,23 @@ def measure(work: Workload, method: str, wanted: list[Entry], remarks: list[str]
 
 
 def row(name: str, found: list[dict[str, Any]], before: float) -> dict[str, Any]:
-    """A contender's results."""
+    """A contender's results: those of all rounds, and those of the first round of every turn by themselves."""
+    rounds = [one for turn in found for one in turn["rounds"]]
 
-    def seconds(kind: str) -> dict[str, Any]:
-        values = [answer[kind] for answer in found]
-        return {"best": min(values), "median": statistics.median(values), "all": values}
+    def seconds(kind: str, counted: list[dict[str, Any]]) -> dict[str, Any]:
+        values = [one[kind] for one in counted]
+        return {"best": min(values), "median": statistics.median(values), "all": [float(f"{v:.4g}") for v in values]}
 
     return {
         "name": name,
-        "rounds": len(found),
-        "cpu": seconds("cpu"),
-        "wall": seconds("wall"),
+        "turns": len(found),
+        "rounds": len(rounds),
+        "cpu": seconds("cpu", rounds),
+        "wall": seconds("wall", rounds),
+        "first": seconds("cpu", [turn["rounds"][0] for turn in found]),
         "peak_mib": found[-1]["peak_mib"],
         "held_mib": found[-1]["now_mib"],
-        "steps": found[-1]["steps"],
+        "steps": rounds[-1]["steps"],
         "loss": [before, found[-1]["loss"]],
     }
 
@@ -217,7 +222,7 @@ def check_device(name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="less work, fewer rounds: shows that it works, not more")
-    parser.add_argument("--rounds", type=int, help="rounds of each contender, instead of the workload's own number")
+    parser.add_argument("--rounds", type=int, help="turns of each contender, instead of the workload's own number")
     parser.add_argument("--workload", choices=sorted(WORKLOADS), help="this one only")
     parser.add_argument("--no-peers", action="store_true", help="without the other frameworks")
     parser.add_argument("--peers", type=Path, default=PEERS, help="the environment they are installed in")

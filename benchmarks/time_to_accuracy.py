@@ -178,7 +178,7 @@ def race(case: Case, entries: list[Entry], works: dict[str, Workload], remarks: 
             for one in list(running):
                 row = done[one.entry.name]
                 try:
-                    answer = one.round() if one.entry.asked.get("method") in (None, "fedavg") else one.ask("round")
+                    answer = one.turn()["rounds"][0]
                     row["accuracy"] = one.ask("evaluate")["accuracy"]
                 except Failed as why:
                     remarks.append(f"{one.entry.name}: {why}.")

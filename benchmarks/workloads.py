@@ -29,7 +29,7 @@ class Workload:
     """Layers that FedAPM keeps on the client."""
     lr: float
     rounds: int
-    """How often a round is measured."""
+    """How many turns, or how many rounds at most to an accuracy."""
     file: str = ""
     """An .npz file with the clients' samples; random ones if not given."""
     classes: int = CLASSES

@@ -69,7 +69,8 @@ class Contender:
             if found is None:
                 raise RuntimeError("no client answered")
             arrays = found
-            self.turns.done(lambda replies=replies, arrays=arrays: self.facts(replies, arrays))
+            steps = sum(int(reply.content["metrics"]["steps"]) for reply in replies)
+            self.turns.done(steps, lambda arrays=arrays: {"loss": self.loss(arrays)})
 
     def prepare(self, grid: Grid) -> None:
         """Until every process has said that it is ready."""
@@ -78,11 +79,6 @@ class Contender:
             nodes = list(grid.get_node_ids())[: 2 * self.processes]
             messages = [Message(RecordDict(), node, MessageType.QUERY) for node in nodes]
             seen |= {reply.content["metrics"]["process"] for reply in grid.send_and_receive(messages)}
-
-    def facts(self, replies: list[Message], arrays: ArrayRecord) -> dict[str, float]:
-        """What the round did."""
-        steps = sum(int(reply.content["metrics"]["steps"]) for reply in replies)
-        return {"steps": steps, "loss": self.loss(arrays)}
 
     def accuracy(self, arrays: ArrayRecord) -> float:
         """Of the server's model, as a mean over clients."""

@@ -74,7 +74,7 @@ class Contender(TrainingProcessCallback):
     def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
         del aggregate_metrics, model, central_iteration
         done, self.module.steps = self.module.steps, 0
-        self.turns.done(lambda: {"steps": done, "loss": self.loss()})
+        self.turns.done(done, lambda: {"loss": self.loss()})
         self.wait()
         return False, Metrics()
 
