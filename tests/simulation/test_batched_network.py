@@ -15,9 +15,12 @@ from fedapm.core.solver import sgd_step
 from fedapm.simulation.batched.chain import LinearChain, Step
 from fedapm.simulation.batched.losses import losses
 from fedapm.simulation.batched.network import VmapNetwork, batched_network, is_linear_chain
+from fedapm.simulation.batched.products import FEWEST
 from fedapm.simulation.problem import squared_error
 
 CLIENTS, SAMPLES, CLASSES = 3, 5, 4
+MANY = FEWEST + 1
+"""Clients whose small products numpy computes."""
 
 
 class Flat(nn.Module):
@@ -39,12 +42,14 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def setting(make: Callable[[], nn.Module]) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
+def setting(
+    make: Callable[[], nn.Module], clients: int = CLIENTS
+) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
     torch.manual_seed(3)
     module = make().double()
-    batched = {n: torch.randn(CLIENTS, *p.shape, dtype=torch.double) for n, p in module.named_parameters()}
-    x = torch.randn(CLIENTS, SAMPLES, 2, 3, dtype=torch.double)
-    return module, batched, x, torch.randint(CLASSES, (CLIENTS, SAMPLES))
+    batched = {n: torch.randn(clients, *p.shape, dtype=torch.double) for n, p in module.named_parameters()}
+    x = torch.randn(clients, SAMPLES, 2, 3, dtype=torch.double)
+    return module, batched, x, torch.randint(CLASSES, (clients, SAMPLES))
 
 
 def alone(
@@ -79,19 +84,20 @@ def test_gradients_are_those_of_every_client_by_itself(name: str, part: str) -> 
 @pytest.mark.parametrize("slope", [0.0, 0.3, "each"])
 @pytest.mark.parametrize("even", [True, False])
 @pytest.mark.parametrize("offset", [True, False])
+@pytest.mark.parametrize("clients", [CLIENTS, MANY])
 def test_steps_in_place_are_those_of_every_client_by_itself(
-    part: str, slope: float | str, even: bool, offset: bool
+    part: str, slope: float | str, even: bool, offset: bool, clients: int
 ) -> None:
-    module, parameters, x, y = setting(NETWORKS["perceptron"])
+    module, parameters, x, y = setting(NETWORKS["perceptron"], clients)
     names, lr, weight = list(parameters), 0.1, 0.7
     trained = {"all": names, "last": names[-2:], "first": names[:2]}[part]
     slopes = [0.1 * k for k in range(len(trained))] if slope == "each" else slope
     terms = [torch.randn_like(parameters[n]) for n in trained] if offset else None
-    sizes = [SAMPLES] * CLIENTS if even else [SAMPLES, SAMPLES - 1, 2]
+    sizes = [SAMPLES] * clients if even else [SAMPLES, SAMPLES - 1, *[2] * (clients - 2)]
     counts = torch.tensor(sizes).double().unsqueeze(1)
     weights = None if even else (torch.arange(SAMPLES) < counts) / counts
     moved = {n: t.clone() for n, t in parameters.items()}
-    steps = batched_network(module).steps(moved, frozenset(names), trained, Step(lr, weight, slopes, terms))
+    steps = batched_network(module).steps(moved, frozenset(names), trained, Step(lr, weight, slopes, terms, SAMPLES))
     assert steps is not None
     for _ in range(3):
         logs = steps(x, y, weights)
@@ -108,7 +114,8 @@ def test_steps_in_place_are_those_of_every_client_by_itself(
 def test_a_parameter_that_nothing_uses_follows_its_terms() -> None:
     module, parameters, x, y = setting(NETWORKS["perceptron"])
     parameters["spare"] = torch.ones(CLIENTS, 2, dtype=torch.double)
-    step = Step(0.1, 1.0, 0.5, [torch.zeros(CLIENTS, 4, dtype=torch.double), torch.ones(CLIENTS, 2).double()])
+    terms = [torch.zeros(CLIENTS, 4, dtype=torch.double), torch.ones(CLIENTS, 2).double()]
+    step = Step(0.1, 1.0, 0.5, terms, SAMPLES)
     steps = batched_network(module).steps(parameters, frozenset(parameters), ["3.bias", "spare"], step)
     assert steps is not None
     steps(x, y, None)
@@ -119,14 +126,16 @@ def test_steps_in_place_are_refused_where_a_gradient_has_to_be_whole() -> None:
     module, parameters, _, _ = setting(NETWORKS["perceptron"])
     names, each = list(parameters), PerClient(torch.ones(CLIENTS))
     program = batched_network(module)
-    for step in (Step(0.1, each, 0.0, None), Step(0.1, 1.0, each, None), Step(0.1, 1.0, [each] * len(names), None)):
+    for weight, slope in ((each, 0.0), (1.0, each), (1.0, [each] * len(names))):
+        step = Step(0.1, weight, slope, None, SAMPLES)
         assert program.steps(parameters, frozenset(names), names, step) is None
-    assert program.dropping(["1"], 0.5).steps(parameters, frozenset(names), names, Step(0.1, 1.0, 0.0, None)) is None
+    plain = Step(0.1, 1.0, 0.0, None, SAMPLES)
+    assert program.dropping(["1"], 0.5).steps(parameters, frozenset(names), names, plain) is None
     # a layer that comes twice
     module, parameters, _, _ = setting(NETWORKS["twice"])
     names = list(parameters)
-    assert batched_network(module).steps(parameters, frozenset(names), names, Step(0.1, 1.0, 0.0, None)) is None
-    assert VmapNetwork(module).steps(parameters, frozenset(names), names, Step(0.1, 1.0, 0.0, None)) is None
+    assert batched_network(module).steps(parameters, frozenset(names), names, plain) is None
+    assert VmapNetwork(module).steps(parameters, frozenset(names), names, plain) is None
 
 
 @pytest.mark.parametrize("name", NETWORKS)

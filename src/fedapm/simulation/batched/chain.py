@@ -14,6 +14,7 @@ from fedapm.core.batched import PerClient
 from fedapm.simulation.batched.dropout import Masks
 from fedapm.simulation.batched.layers import BatchedNames, Dropping, Elementwise, Grads, Layer, Linear, Parameters
 from fedapm.simulation.batched.losses import BatchedLoss, log_softmax
+from fedapm.simulation.batched.products import small_products
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class Step:
     weight: Any
     slope: Any
     offset: list[Tensor] | None
+    samples: int
+    """How many of each client it is taken on."""
 
 
 class Steps:
@@ -135,26 +138,46 @@ class Steps:
         self._parameters, self._batched, self._step = parameters, batched, step
         self._factor = -step.lr * step.weight
         self._trained = [parameters[name] for name in shrinks]
-        self._forward = [self._forwards(layer) for layer in layers]
+        # the gradient of a product does not need the product, nor that of a function its argument
+        fresh = [False, *[isinstance(layer, Linear) for layer in layers]]
+        self._forward = [self._forwards(layer, new) for layer, new in zip(layers, fresh, strict=False)]
         first = next((k for k, layer in enumerate(layers) if any(n in shrinks for n in layer.names)), len(layers))
         # what goes back through a layer is computed before the layer moves
         self._backward = [
-            (k, partial(layer.back, parameters, batched) if k > first else None, self._moves(layer, shrinks))
+            (k, self._backs(layer) if k > first else None, self._moves(layer, shrinks))
             for k, layer in reversed([*enumerate(layers)][first:])
         ]
         used = {name for layer in layers for name in layer.names}
         self._unused = [(parameters[name], shrink) for name, shrink in shrinks.items() if name not in used]
         self._minus_one = torch.full((), -1.0, dtype=self._trained[0].dtype, device=self._trained[0].device)
 
-    def _forwards(self, layer: Layer) -> Callable[[Tensor], Tensor]:
+    def _forwards(self, layer: Layer, fresh: bool) -> Callable[[Tensor], Tensor]:
+        """A layer's output, of an input that may be overwritten if it is fresh."""
         parameters, batched = self._parameters, self._batched
         if isinstance(layer, Elementwise):
-            return layer.function
+            return layer.in_place if fresh and layer.in_place is not None else layer.function
         if isinstance(layer, Linear) and len(layer.names) == 2 and batched.issuperset(layer.names):
             weight, bias = (parameters[name] for name in layer.names)
             columns, row = weight.transpose(1, 2), bias.unsqueeze(1)
-            return lambda x: torch.baddbmm(row, x, columns)
+            product = small_products(columns, self._step.samples)
+            if product is None:
+                return lambda x: torch.baddbmm(row, x, columns)
+            return lambda x: product(x).add_(row)
         return partial(layer.forward, parameters, batched)
+
+    def _backs(self, layer: Layer) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """The gradient in a layer's input, of x, y and dy."""
+        plain = partial(layer.back, self._parameters, self._batched)
+        if not (isinstance(layer, Linear) and layer.names[0] in self._batched):
+            return plain
+        product = small_products(self._parameters[layer.names[0]], self._step.samples)
+
+        def small(x: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+            del x, y
+            assert product is not None
+            return product(dy)
+
+        return plain if product is None else small
 
     def _moves(self, layer: Layer, shrinks: Mapping[str, float]) -> list[Callable[[Tensor, Tensor, float], object]]:
         """What moves a layer's parameters, of x, dy and the factor of the gradient; only linear layers have any."""
@@ -174,9 +197,8 @@ class Steps:
         kinds = zip(layer.names, (weight, bias), strict=False)
         return [kind(self._parameters[name], shrinks[name]) for name, kind in kinds if name in shrinks]
 
-    @torch.no_grad()
     def __call__(self, x: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-        """One step.
+        """One step; nobody may record it for gradients.
 
         Args:
             x: The inputs (clients, samples, …).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,7 +106,10 @@ class Descent:
     @property
     def batches(self) -> list[int]:
         """How many batches an epoch of each client has."""
-        return [len(batch_bounds(n, self.batch_size)) for n in self.data.sizes]
+        sizes = self.data.sizes
+        if self.data.even:
+            return [len(batch_bounds(sizes[0], self.batch_size))] * len(sizes)
+        return [len(batch_bounds(n, self.batch_size)) for n in sizes]
 
     def solution(self) -> BatchedVec:
         """The parameters found."""
@@ -142,27 +145,31 @@ class Descent:
 
     def epoch(self) -> list[float]:
         """One pass over the data; the mean losses."""
-        self.network.module.train()
         assert self._streams is not None
+        batches = self.data.epoch(self.batch_size, self._streams, ordered=self._drops is not None)
+        if self.data.even and (steps := self._steps(slice(0, len(self.data)), self.data.columns)) is not None:
+            return self._epoch_in_place(steps, batches)
+        self.network.module.train()
         sums = torch.zeros(len(self.data), dtype=torch.float64)
-        whole, logs = [], []
-        for batch in self.data.epoch(self.batch_size, self._streams, ordered=self._drops is not None):
-            everybody = len(batch.sizes) == len(self.data)
-            steps = self._steps(batch)
-            if steps is not None and batch.even and everybody:
-                logs.append(steps(batch.inputs[0], batch.targets, None))
-                continue
+        whole = []
+        for batch in batches:
+            steps = self._steps(batch.rows, (*batch.inputs, batch.targets))
             losses = self._step(batch) if steps is None else _means(steps, batch)
-            if batch.even and everybody:
+            if batch.even and len(batch.sizes) == len(self.data):
                 whole.append(losses * batch.sizes[0])
             else:
                 sums[_on_cpu(batch.rows)] += losses.cpu() * torch.tensor(batch.sizes)
         if whole:
             sums += torch.stack(whole).sum(0, dtype=torch.float64).cpu()
-        if logs:
-            sums -= torch.cat(logs, 1).sum(1, dtype=torch.float64).cpu()
         found: list[float] = (sums / torch.tensor(self.data.sizes)).tolist()
         return found
+
+    @torch.inference_mode()
+    def _epoch_in_place(self, steps: Steps, batches: Iterable[Batch]) -> list[float]:
+        """One pass of clients that have equally many samples."""
+        logs = [steps(batch.inputs[0], batch.targets, None) for batch in batches]
+        sums: list[float] = torch.cat(logs, 1).sum(1, dtype=torch.float64).tolist()
+        return [(0.0 - value) / size for value, size in zip(sums, self.data.sizes, strict=True)]
 
     def residuals(self) -> list[float]:
         """The squared norms of the whole objective's gradients on all local data."""
@@ -226,12 +233,12 @@ class Descent:
                 total[part.rows] = grad
         return BatchedVec(dict(zip(self.names, sums, strict=True)))
 
-    def _steps(self, batch: Batch) -> Steps | None:
-        """The steps in place of those in a batch, where they are neighbours in memory."""
+    def _steps(self, rows: Rows, columns: Sequence[Tensor]) -> Steps | None:
+        """The steps in place of clients that are neighbours in memory, given their inputs and targets."""
         whole = self.momentum or self.clip_norm is not None or self.loss is not functional.cross_entropy
-        if whole or not isinstance(batch.rows, slice) or not mean_over_samples(self.loss, batch.targets):
+        if whole or not isinstance(rows, slice) or not mean_over_samples(self.loss, columns[-1]):
             return None
-        return self._part(batch.rows).steps if len(batch.inputs) == 1 else None
+        return self._part(rows).steps if len(columns) == 2 else None
 
     def _step(self, batch: Batch) -> Tensor:
         """One step of every client in the batch; gives their losses before it."""
@@ -281,7 +288,8 @@ class Descent:
         slope = [rows_of(one, rows) for one in slope] if isinstance(slope, list) else rows_of(slope, rows)
         offset = self._offset if every or self._offset is None else [o[rows] for o in self._offset]
         velocity = self._velocity if every else [v[rows] for v in self._velocity]
-        step = Step(self.lr, weight, slope, offset)
+        widest = max(self.data.sizes)
+        step = Step(self.lr, weight, slope, offset, min(self.batch_size or widest, widest))
         steps = self._program.steps(named, self._stacked, self.names, step) if key is not None else None
         part = _Part(own, named, weight, slope, offset, velocity, steps)
         if key is not None:
@@ -316,6 +324,7 @@ def _own(loss: Loss, rows: Rows) -> Loss:
     return replace(loss, own=rows_of(loss.own, rows)) if isinstance(loss, OwnLoss) else loss
 
 
+@torch.no_grad()
 def _means(steps: Steps, batch: Batch) -> Tensor:
     """A step, and the mean losses before it."""
     logs, weights = steps(batch.inputs[0], batch.targets, batch.weights), batch.weights

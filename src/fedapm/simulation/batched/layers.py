@@ -85,6 +85,8 @@ class Elementwise:
     slope: Callable[[Tensor, Tensor], Tensor]
     """dx, of dy and y."""
     names: tuple[str, ...] = ()
+    in_place: Callable[[Tensor], Tensor] | None = None
+    """f of values that nobody needs any more, where it has such a form."""
 
     def forward(self, parameters: Parameters, batched: BatchedNames, x: Tensor) -> Tensor:
         """f(x)."""
@@ -132,9 +134,11 @@ class Dropping:
         return Elementwise(lambda values: values * mask, lambda dy, _: dy * mask)
 
 
-RELU = Elementwise(torch.relu, lambda dy, y: torch.ops.aten.threshold_backward(dy, y, 0))
-TANH = Elementwise(torch.tanh, lambda dy, y: torch.ops.aten.tanh_backward(dy, y))
-SIGMOID = Elementwise(torch.sigmoid, lambda dy, y: torch.ops.aten.sigmoid_backward(dy, y))
+RELU = Elementwise(torch.relu, lambda dy, y: torch.ops.aten.threshold_backward.default(dy, y, 0), in_place=torch.relu_)
+TANH = Elementwise(torch.tanh, lambda dy, y: torch.ops.aten.tanh_backward.default(dy, y), in_place=torch.tanh_)
+SIGMOID = Elementwise(
+    torch.sigmoid, lambda dy, y: torch.ops.aten.sigmoid_backward.default(dy, y), in_place=torch.sigmoid_
+)
 IDENTITY = Elementwise(lambda x: x, lambda dy, _: dy)
 
 

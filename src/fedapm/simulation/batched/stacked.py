@@ -81,6 +81,11 @@ class Stacked:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    @property
+    def even(self) -> bool:
+        """Whether all clients have the same number of samples."""
+        return self.sizes.count(self.sizes[0]) == len(self.sizes)
+
     def rows(self, index: Tensor) -> Stacked:
         """Some of the clients, with no more padding than they need."""
         sizes = tuple(self.sizes[k] for k in index.tolist())
@@ -112,7 +117,7 @@ class Stacked:
         if steps == 1 and not ordered:
             yield self.whole()
             return
-        if self.sizes.count(self.sizes[0]) == len(self):
+        if self.even:
             yield from self._even_batches(torch.stack(orders), bounds[0])
             return
         mixed = self.taken(orders)
@@ -138,13 +143,13 @@ class Stacked:
         else:
             index = torch.cat([places[:, first:last].flatten() for first, last in bounds])
         lengths = [count * (last - first) for first, last in bounds]
-        columns = tuple(values.flatten(0, 1) for values in columns)
+        *samples_of_all, targets = [values.flatten(0, 1) for values in columns]
+        whole = targets.index_select(0, index).split_with_sizes(lengths)
         everybody = slice(0, count)
-        for (first, last), part in zip(bounds, index.split_with_sizes(lengths), strict=True):
-            # no more than one batch at a time, which stays in the processor's cache
-            *inputs, y = [
-                values.index_select(0, part).view(count, last - first, *values.shape[1:]) for values in columns
-            ]
+        for (first, last), part, y in zip(bounds, index.split_with_sizes(lengths), whole, strict=True):
+            # no more inputs than a batch's at a time, which stay in the processor's cache
+            batch = [values.index_select(0, part) for values in samples_of_all]
+            *inputs, y = [values.view(count, last - first, *values.shape[1:]) for values in (*batch, y)]
             yield Batch(everybody, tuple(inputs), y, (last - first,) * count)
 
 

@@ -271,12 +271,19 @@ class BatchedTask:
     ) -> None:
         """Keep what the solver did for the clients at these places, with so many steps an epoch."""
         steps = [0] * len(self.clients)
-        for j, k in enumerate(places):
-            share = 1.0 if batch is None else batch.sizes[j] / self._data.sizes[k]
-            self.calls[k] += 1
-            self.epochs[k] += course.epochs[j] * share
-            self.losses[k], self.reached[k] = course.losses[j], reached.get(k)
-            steps[k] = course.epochs[j] * batches[j]
+        if batch is None and len(places) == len(self.clients):
+            self.calls = [calls + 1 for calls in self.calls]
+            self.epochs = [before + done for before, done in zip(self.epochs, course.epochs, strict=True)]
+            self.losses = [*course.losses]
+            self.reached = [reached.get(k) for k in places] if reached else [None] * len(places)
+            steps = [done * count for done, count in zip(course.epochs, batches, strict=True)]
+        else:
+            for j, k in enumerate(places):
+                share = 1.0 if batch is None else batch.sizes[j] / self._data.sizes[k]
+                self.calls[k] += 1
+                self.epochs[k] += course.epochs[j] * share
+                self.losses[k], self.reached[k] = course.losses[j], reached.get(k)
+                steps[k] = course.epochs[j] * batches[j]
         same = len(set(steps)) == 1
         count: Any = (
             steps[0] if same else PerClient(torch.tensor(steps, dtype=torch.float64, device=self.network.device))

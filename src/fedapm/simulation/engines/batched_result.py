@@ -88,12 +88,10 @@ class BatchedResult:
         self.total, self.bytes_told = screening.total, screening.nbytes
 
     def _local(self) -> dict[str, float | int] | None:
-        done = [
-            own
-            for c in self._chunks
-            for own, good in zip(c.work, c.finite.tolist() if c.work else [], strict=True)
-            if good
-        ]
+        done: list[tuple[float, float | None, tuple[float, float] | None]] = []
+        for c in self._chunks:
+            whole = not c.work or bool(c.finite.all())
+            done += c.work if whole else [own for own, good in zip(c.work, c.finite.tolist(), strict=True) if good]
         if not done:
             return None
         epochs, losses, reached = zip(*done, strict=True)
@@ -105,13 +103,13 @@ class BatchedResult:
         if not known or not self.good:
             return None
         center: Vec | None = server.vectors.get("u")
-        drift = 0.0
+        norms = []
         for name in known:
             rows = [_finite_rows(c, name) for c in self._chunks]
             copies = torch.cat(rows) if len(rows) > 1 else rows[0]
             middle = center[name] if center is not None else copies.mean(0)
-            gaps = (copies - middle).flatten(1)
-            drift += torch.linalg.vector_norm(gaps, dim=1).double().sum().item()
+            norms.append(torch.linalg.vector_norm((copies - middle).flatten(1), dim=1))
+        drift = sum(torch.stack(norms).double().sum(1).tolist())
         drift /= len(self.good)
         return drift if math.isfinite(drift) else None
 
