@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,14 @@ TINY = [*QUICK, "--set", "data.train_limit=10", "--set", "engine.engine=sequenti
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take longer than all the rest and are not what this is about."""
     monkeypatch.setattr("fedapm.report.render", lambda *_: "<p>drawn</p>")
+
+
+@pytest.fixture(autouse=True)
+def hearing() -> Iterator[None]:
+    """Also where the suite was started by nohup, which has SIGHUP ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def at_call(number: int, count: int, original: Callable[..., Any]) -> Callable[..., Any]:
