@@ -74,7 +74,7 @@ class ByHand:
 
 
 def measure(work: Workload, rounds: int) -> dict[str, list[float]]:
-    """Seconds of both, round by round in turn; the first rounds of each prepare and do not count."""
+    """Seconds of both, some rounds of each in turn; the first rounds of each prepare and do not count."""
     runs = loop(work, METHODS["fedavg"](), "vectorized")
     state = runs.state
     hand = ByHand(work, runs.problem.federation, list(state.server.u.values()))
