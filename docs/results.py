@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
         try:
             write_summary(STUDY, merge([read_summary(part) for part in parts]))
         except FedapmError as error:
-            raise SystemExit(f"{error} A study writes its files when it ends; see that it has.") from None
+            raise SystemExit(f"{error} A study writes them when its first part is done.") from None
     stale = [path for path, text in made().items() if not path.is_file() or path.read_text("utf-8") != text]
     if arguments == ["--check"]:
         for path in stale:

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from fedapm.errors import FedapmError
+from fedapm.errors import FedapmError, Interrupted
 from fedapm.experiments import build
+from fedapm.experiments.alike import Alike
 from fedapm.experiments.study import estimate, part
 from fedapm.experiments.study.estimate import Cost, duration
 from fedapm.experiments.study.part import Part, parts
 from fedapm.experiments.study.run import StudyRun
 from fedapm.experiments.study.settings import read_study
+from fedapm.report.study.merge import read_summary
 from fedapm.report.study.sweeps import read_sweeps
 from fedapm.runs.files import write_json
 from fedapm.runs.records import find_runs, load_run
@@ -166,12 +168,69 @@ def test_the_page_is_made_of_the_summary_alone(straight: Path, tmp_path: Path) -
     assert sorted(set(ids)) == sorted(ids)
 
 
+def test_the_card_says_which_command_computed_what(file: Path, straight: Path) -> None:
+    card = json.loads((straight / "card.json").read_text())
+    (part,) = card["parts"]
+    assert part["cells"] == [["digits", 0.5]]
+    assert part["command"].startswith("fedapm study")
+    assert part["command"].endswith("--workers 1")
+    assert part["hours"] > 0
+    assert part["processor_hours"] > 0
+    assert {"python", "torch"} <= part["versions"].keys()
+    assert part["hardware"]["cores"]
+
+
 def test_started_again_it_finds_everything_done(file: Path, straight: Path) -> None:
-    before = results(straight)
+    before, card = results(straight), (straight / "card.json").read_bytes()
     again = fedapm("study", file, "--out", straight, "--only", "digits")
     assert again.code == 0, again.err
     assert results(straight) == before
     assert "About 0 s left" in again.err
+    assert (straight / "card.json").read_bytes() == card, "this command computed nothing"
+
+
+SHORT = """
+title = "Short"
+methods = ["fedavg"]
+splits = ["paper"]
+cohorts = [0.5, 0.25]
+rounds = 1
+trials = 1
+seeds = [0]
+
+[cases.digits]
+data = {name = "digits", clients = 4}
+solver = {batch_size = 200, epochs = 1}
+"""
+
+
+def test_what_is_done_is_reported_although_the_rest_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    file.write_text(SHORT)
+    tune = Alike.tune
+
+    def interrupted(alike: Alike) -> None:
+        if "cohort-0.25" in str(alike.tune_folder):
+            raise Interrupted("interrupted.")
+        tune(alike)
+
+    monkeypatch.setattr(Alike, "tune", interrupted)
+    with pytest.raises(Interrupted):
+        StudyRun(read_study(file), out, workers=1, command="first").run()
+    half = read_summary(out)
+    assert half.cells == {("digits", 0.5)}
+    assert [(card["command"], card["cells"]) for card in half.cards] == [("first", [["digits", 0.5]])]
+    assert "FedAvg" in (out / "report.html").read_text()
+    monkeypatch.undo()
+    StudyRun(read_study(file), out, workers=1, command="second").run()
+    whole = read_summary(out)
+    assert whole.cells == {("digits", 0.5), ("digits", 0.25)}
+    assert [(card["command"], card["cells"]) for card in whole.cards] == [
+        ("first", [["digits", 0.5]]),
+        ("second", [["digits", 0.25]]),
+    ]
 
 
 def test_another_study_in_the_same_folder_is_refused(straight: Path, tmp_path: Path) -> None:

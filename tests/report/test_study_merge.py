@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedapm.report.study.about import origins
+from fedapm.report.study.card import together
 from fedapm.report.study.lines import Line, write_lines
 from fedapm.report.study.merge import StudySummary, merge, read_summary, write_summary
 from tests.helpers.unit import refused
@@ -82,6 +83,26 @@ def test_a_whole_is_a_part_of_a_larger_whole(tmp_path: Path) -> None:
     assert (again.lines, again.info, again.cards) == (first.lines, first.info, first.cards)
     whole = merge([again, part(tmp_path / "c", line("voices", 0.1, 0.3))])
     assert [card["cells"] for card in whole.cards] == [[["digits", 0.3]], [["waves", 0.3]], [["voices", 0.1]]]
+
+
+def test_parts_of_one_command_have_one_card_and_those_of_others_stay_apart() -> None:
+    def card(command: str, hours: float, *cells: tuple[str, float], python: str = "3.12") -> dict[str, Any]:
+        spent = {"hours": hours, "processor_hours": 2 * hours}
+        return {"command": command, "versions": {"python": python}, **spent, "cells": [list(cell) for cell in cells]}
+
+    cards = [
+        card("one", 0.5, ("digits", 0.3)),
+        card("two", 1, ("waves", 0.3)),
+        card("one", 0.25, ("digits", 0.1)),
+        card("one", 2, ("voices", 0.3), python="3.13"),
+    ]
+    kept = json.dumps(cards)
+    assert together(cards) == [
+        card("one", 0.75, ("digits", 0.3), ("digits", 0.1)),
+        card("two", 1, ("waves", 0.3)),
+        card("one", 2, ("voices", 0.3), python="3.13"),
+    ]
+    assert json.dumps(cards) == kept, "what was given is as it was"
 
 
 HARDWARE = {"processor": "A processor", "cores": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,16 +45,17 @@ def study(
     from fedapm.experiments.study.run import StudyRun
     from fedapm.experiments.study.settings import read_study
     from fedapm.loggers.console import configure
-    from fedapm.report.study.card import write_study_card
     from fedapm.report.study.page import write_study_report
+    from fedapm.runs.provenance import command_line
 
-    run = StudyRun(read_study(file), out, data_root, workers, tuple(cohort or ()))
+    command = command_line(sys.argv[1:])
+    run = StudyRun(read_study(file), out, data_root, workers, tuple(cohort or ()), command)
     if estimate:
         configure(run_details=False)
         rows, missing = run.estimate(only or [])
         _print(rows, run.count, missing)
         return
-    with recorded(out, report=write_study_report, card=write_study_card):
+    with recorded(out, report=write_study_report, card=None):
         run.run(only or [], lambda rows, count: _print(rows, count, {}, err=True))
     print_study(out, out / REPORT)
 

@@ -14,11 +14,15 @@ from fedapm.experiments import build
 from fedapm.experiments.study.estimate import Costs, Row, duration, estimate, measured, seconds
 from fedapm.experiments.study.part import Part, parts
 from fedapm.experiments.study.settings import Case, Study
+from fedapm.report.study.card import write_part_card, write_study_card
 from fedapm.report.study.lines import Line, read_lines, write_lines
+from fedapm.report.study.page import write_study_report
 from fedapm.report.study.sweeps import SweepLine, read_sweeps, write_sweeps
+from fedapm.report.study.tables import tables
 from fedapm.runs.files import read_json, write_json
 from fedapm.runs.folder import locked, refuse_foreign, tidy
-from fedapm.runs.layout import STUDY_INFO, SUMMARY, SWEEPS
+from fedapm.runs.layout import CARD, STUDY_INFO, SUMMARY, SWEEPS
+from fedapm.runs.provenance import timed
 from fedapm.simulation.workers import cores
 from fedapm.version import __version__
 
@@ -36,6 +40,8 @@ class StudyRun:
     """Trials and runs at a time; as many as there are processors and memory for if not given."""
     cohorts: tuple[float, ...] = ()
     """The shares of clients that are run; all of the study's if not given."""
+    command: str | None = None
+    """The command that was given, for the cards."""
 
     @property
     def count(self) -> int:
@@ -144,28 +150,41 @@ class StudyRun:
         took = _Pace(self.count)
         for number, part in enumerate(todo, start=1):
             logger.info("Part %d of %d: %s", number, len(todo), part.title)
-            for step in part.steps():
-                there = step.done()
-                if there < 1:
-                    left = sum(row.left for row in estimate(todo[number - 1 :], costs))
-                    logger.info("%s: %s; about %s left", part.title, step.name, duration(took.wall(left)))
-                began = time.monotonic()
-                step.do()
-                took.add((1 - there) * seconds(step, part, costs[part.case.name]), time.monotonic() - began)
-            part.report()
-            self._summarize()
+            # who finds a part done has not computed it, so its card stays
+            done = (part.folder / CARD).is_file() and all(step.done() >= 1 for step in part.steps())
+            with timed(part.folder):
+                for step in part.steps():
+                    there = step.done()
+                    if there < 1:
+                        left = sum(row.left for row in estimate(todo[number - 1 :], costs))
+                        logger.info("%s: %s; about %s left", part.title, step.name, duration(took.wall(left)))
+                    began = time.monotonic()
+                    step.do()
+                    took.add((1 - there) * seconds(step, part, costs[part.case.name]), time.monotonic() - began)
+                part.report()
+            if not done:
+                write_part_card(part.folder, part.case.name, part.cohort, self.command)
+            self.summarize()
 
-    def _summarize(self) -> None:
-        """Put the parts' lines together, in the order of the study; parts of other commands are among them."""
+    def summarize(self) -> None:
+        """Write summary, card and report of the parts that are done, in the order of the study.
+
+        Parts of other commands are among them. A study that is interrupted later has these files all the same.
+        """
         lines: list[Line] = []
         swept: list[SweepLine] = []
-        for part in parts(self.study.cases, self.out):
+        every = parts(self.study.cases, self.out)
+        for part in every:
             if (part.folder / SUMMARY).is_file():
                 lines += read_lines(part.folder / SUMMARY)
             swept += read_sweeps(part.folder / SWEEPS)
         write_lines(self.out / SUMMARY, lines)
         if swept:
             write_sweeps(self.out / SWEEPS, swept)
+        write_study_card(self.out, [part.folder for part in every])
+        # where all runs diverged there is nothing to draw yet, and the other parts go on
+        if any(table.scored for table in tables(lines)):
+            write_study_report(self.out)
 
 
 class _Pace:
