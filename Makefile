@@ -64,7 +64,7 @@ lint: $(VENV)/.dev                      ## style, types, architecture, files for
 bench: $(VENV)/.base                    ## speed, scale, profile, runs side by side; QUICK=--quick for a short one
 	$(BIN)/python benchmarks/speed.py $(QUICK)
 	$(BIN)/python benchmarks/methods.py $(QUICK)
-	$(BIN)/python benchmarks/convolutions.py $(QUICK)
+	$(BIN)/python benchmarks/networks.py $(QUICK)
 	$(BIN)/python benchmarks/floor.py $(QUICK)
 	$(BIN)/python benchmarks/scale.py $(QUICK)
 	$(BIN)/python benchmarks/population.py $(QUICK)

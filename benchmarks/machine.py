@@ -21,7 +21,13 @@ def about() -> dict[str, Any]:
     import torch
 
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+    def field(name: str) -> str:
+        return next((line.partition(":")[2].strip() for line in lines if line.partition("\t")[0] == name), "unknown")
+
+    name, family = field("model name"), field("cpu family")
+    # virtual machines often hide which processor it is, but not its generation
+    model = name if family == "unknown" else f"{name} (family {family}, model {field('model')})"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "processor": model,

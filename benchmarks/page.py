@@ -17,6 +17,7 @@ from typing import Any
 import plots
 from profile_round import table as operators
 from speed import LABELS
+from speed import targets as aims
 
 from fedapm.runs.files import read_json, write_atomic
 
@@ -71,18 +72,26 @@ def workloads(results: Results) -> str:
     return table(head, rows)
 
 
-def targets(results: Results) -> str:
+def targets(found: Sequence[Results]) -> str:
     """The ratios that are to be kept."""
-    rows = [
-        [
-            one["what"],
-            "not measured" if one["value"] is None else short(one["value"]),
-            f"{one['sense']} {one['limit']:g}",
-            {True: "met", False: "missed", None: ""}[one["met"]],
-        ]
-        for one in results["targets"]
-    ]
-    return table(["ratio", "measured", "aim", ""], rows)
+    by_median = any("median" in one for one in found)
+    head = ["ratio", "of best rounds", "", "of medians", "", "aim"] if by_median else ["ratio", "measured", "", "aim"]
+    kinds = [("value", "met"), ("median", "met_by_median")] if by_median else [("value", "met")]
+    rows = []
+    for one in found:
+        cells = [cell for value, met in kinds for cell in judged(one.get(value), one.get(met))]
+        rows.append([one["what"], cells[0] or "not measured", *cells[1:], f"{one['sense']} {one['limit']:g}"])
+    return table(head, rows)
+
+
+def aims_of(speeds: Results) -> list[Results]:
+    """The ratios of a run of speed.py."""
+    return aims(speeds["groups"], speeds["machine"]["cores"])
+
+
+def judged(value: float | None, met: bool | None) -> tuple[str, str]:
+    """A ratio, and whether it is as it should be; nothing where it was not measured."""
+    return ("", "") if value is None else (short(value), "met" if met else "missed")
 
 
 def speed(results: Results, name: str) -> str:
@@ -157,8 +166,8 @@ def methods(results: Results) -> str:
     return table([*head, f"at least {results['aim']:g}"], rows)
 
 
-def convolutions(results: Results) -> str:
-    """Networks with convolutions of several sizes, clients side by side and one by one."""
+def networks(results: Results, sort: str, first: str) -> str:
+    """Networks of one sort and several sizes, clients side by side and one by one."""
     rows = [
         [
             row["label"],
@@ -168,16 +177,10 @@ def convolutions(results: Results) -> str:
             "together" if row["together"] else "one by one",
         ]
         for row in results["networks"]
+        if row["sort"] == sort
     ]
-    head = [
-        "pictures and channels",
-        "million operations a step",
-        "one by one, ms",
-        "together, ms",
-        "ratio",
-        "of medians",
-    ]
-    return table([*head, "`auto` takes"], rows)
+    head = [first, "million operations a step", "one by one, ms", "together, ms", "ratio", "of medians", "`auto` takes"]
+    return table(head, rows)
 
 
 def floor(results: Results) -> str:
@@ -411,6 +414,8 @@ def blocks(
     races: Results,
     by_size: Results,
     by_hand: Results,
+    elsewhere: Results,
+    by_hand_elsewhere: Results,
 ) -> dict[str, str]:
     """What belongs between the markers."""
     single, several = tiny_cases(scales)
@@ -422,13 +427,18 @@ def blocks(
         "machine": machine(speeds),
         "workloads": workloads(speeds),
         "same": equal(speeds),
-        "targets": targets(speeds),
+        "targets": targets(aims_of(speeds)),
         "cnn": speed(speeds, "cnn"),
         "tiny": speed(speeds, "tiny"),
         "figure-speed": figure("speed", "CPU seconds of a round for every contender"),
         "methods": methods(by_method),
-        "convolutions": convolutions(by_size),
+        "convolutions": networks(by_size, "convolutions", "pictures and channels"),
+        "recurrent": networks(by_size, "recurrent", "sequences and GRU"),
         "floor": floor(by_hand),
+        "elsewhere-machine": machine(elsewhere),
+        "elsewhere-targets": targets([one for one in aims_of(elsewhere) if one["value"] is not None]),
+        "elsewhere": speed(elsewhere, "tiny"),
+        "elsewhere-floor": floor(by_hand_elsewhere),
         "evaluation": evaluation(speeds),
         "remarks": remarks(speeds),
         "arithmetic": arithmetic(profile),
@@ -440,7 +450,7 @@ def blocks(
         "cohorts": cohorts(several),
         "lazy": lazily(lazy),
         "lazy-machine": machine(lazy) + f" Load when it began: {lazy['machine']['load_before']:g}.",
-        "lazy-targets": targets(lazy),
+        "lazy-targets": targets(lazy["targets"]),
         "figure-lazy": figure("lazy", "Time of a round and peak of memory against the number of clients to load"),
         "figure-cohort": figure("cohort", "Time of a round against the number of clients in it"),
         "deployment": deployed(deployment),
@@ -476,8 +486,10 @@ def main() -> None:
         "population",
         "side_by_side",
         "time_to_accuracy",
-        "convolutions",
+        "networks",
         "floor",
+        "speed-elsewhere",
+        "floor-elsewhere",
     )
     found = speeds, scales, profile, _, _, _, lazy, *_ = [read_json(given.results / f"{name}.json") for name in names]
     if not given.allow_quick and any(results["quick"] for results in found):

@@ -31,7 +31,7 @@ COHORT = 100
 CACHE = 4 << 20
 """Bytes of clients' data that are kept: those of the clients of two rounds, this one and the next."""
 EVALUATED = 100
-WARM = 2
+WARM, ROUNDS = 2, 48
 LIMITS = {"ratio": 1.2, "peak_mib": 2048.0, "start_seconds": 10.0}
 
 Case = dict[str, Any]
@@ -196,7 +196,7 @@ def main() -> None:
             runners.append(Runner(case))
         for runner in runners:
             runner.wait()
-        for _ in range(WARM + (5 if given.quick else 12)):
+        for _ in range(WARM + (5 if given.quick else ROUNDS)):
             for runner in runners:
                 runner.turn()
         results = [runner.end() for runner in runners]

@@ -143,11 +143,31 @@ class Curved(nn.Module):
         return self.head(hidden.flatten(1))
 
 
-def test_any_network_can_be_trained_side_by_side(clients):
-    alone, _, _ = run(clients, "fedsim", SequentialEngine, rounds=3, model=Curved)
-    many, _, engine = run(clients, "fedsim", VectorizedEngine, rounds=3, model=Curved)
+class Recurrent(nn.Module):
+    """The rows of a picture one after the other, forwards and backwards, and then what comes of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.GRU(8, 5, batch_first=True, bidirectional=True)
+        self.again = nn.LSTM(10, 4, batch_first=True)
+        self.head = nn.Linear(4, 10)
+        self.double()
+
+    def forward(self, x):
+        return self.head(self.again(self.rows(x.view(-1, 8, 8))[0])[1][0][0])
+
+
+@pytest.mark.parametrize("model", [Curved, Recurrent])
+@pytest.mark.parametrize("name", ["fedsim", "fedapm"])
+def test_any_network_can_be_trained_side_by_side(clients, name, model):
+    alone, expected, _ = run(clients, name, SequentialEngine, rounds=3, model=model)
+    many, found, engine = run(clients, name, VectorizedEngine, rounds=3, model=model)
     assert engine.fallback_reasons == []
     assert gap(many.server, alone.server) < 1e-9
+    assert found[-1]["evaluations"] is not None
+    for view, scores in found[-1]["evaluations"].items():
+        mean = expected[-1]["evaluations"][view]["train_loss"]["mean"]
+        assert scores["train_loss"]["mean"] == pytest.approx(mean, abs=1e-9)
 
 
 class Dropping(nn.Sequential):

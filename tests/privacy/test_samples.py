@@ -72,6 +72,36 @@ def test_every_sample_is_clipped_by_itself():
     assert float((with_it - without).norm()) <= 0.5 + 1e-9
 
 
+class Recurrent(nn.Module):
+    """What a sequence comes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps, self.head = nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(self.steps(x)[0][:, -1])
+
+
+def test_samples_of_a_recurrent_network_are_clipped_by_themselves_too():
+    torch.manual_seed(0)
+    module = Recurrent().double()
+    stream = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 5, 2, generator=stream, dtype=torch.float64)
+    y = torch.randn(6, 1, generator=stream, dtype=torch.float64)
+    found, _ = gradient(module, Samples((x,), y), SampleProtection(0.5, 1e-30, keyed=True))
+    expected = [torch.zeros_like(p) for p in module.parameters()]
+    norms = []
+    for k in range(len(y)):
+        alone = torch.autograd.grad(loss(module(x[k : k + 1]), y[k : k + 1]), list(module.parameters()))
+        norms.append(float(torch.cat([g.flatten() for g in alone]).norm()))
+        for total, one in zip(expected, alone, strict=True):
+            total += one * min(1.0, 0.5 / norms[-1]) / len(y)
+    assert max(norms) > 0.5 > min(norms)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-12)
+
+
 @pytest.mark.parametrize("keyed", [True, False])
 def test_the_noise_is_what_the_accountant_assumes_also_where_nobody_is_drawn(keyed):
     module, samples = linear(2, width=20_000)

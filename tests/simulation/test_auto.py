@@ -22,9 +22,9 @@ CLIENTS, SAMPLES = 12, 20
 class Recurrent(nn.Module):
     """Rows of a picture, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.rows, self.head = nn.GRU(8, 4, batch_first=True), nn.Linear(4, 3)
+        self.rows, self.head = nn.GRU(8, width, batch_first=True), nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.rows(x[:, 0])[0][:, -1])
@@ -66,10 +66,32 @@ def test_large_convolutions_are_not():
     assert "million operations" in choice.why or "workers" in choice.why
 
 
-def test_few_clients_and_recurrent_layers_are_not():
+def test_few_clients_are_not():
     assert "a round has 3 clients" in chosen(convolutions(), clients=3).why
-    module = nn.Sequential(Recurrent(), *(nn.Identity() for _ in range(3)), nn.Linear(3, 3))
-    assert chosen(module).engine.name == "sequential"
+
+
+def recurrent(width: int) -> nn.Sequential:
+    return nn.Sequential(Recurrent(width), *(nn.Identity() for _ in range(3)), nn.Linear(3, 3))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedapm"])
+def test_recurrent_layers_are_where_a_step_of_their_sequence_is_small(method):
+    choice = chosen(recurrent(4), method)
+    assert choice.engine.name == "vectorized"
+    # one of eight steps: 3 gates of 4 for 8 features and 4 states; then 4·3 and 3·3; 10 samples, there and twice back
+    assert f"{6 * 10 * (12 * 12 + 21) / 1e6:.2f} million operations" in choice.why
+    assert chosen(recurrent(200), method).engine.name != "vectorized"
+
+
+def test_a_network_that_cannot_be_mapped_is_not():
+    class Told(nn.Module):
+        """Says something that depends on its values."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.sum().item() > 0 else -x
+
+    choice = chosen(nn.Sequential(nn.Flatten(), Told(), nn.Linear(64, 3), nn.Identity(), nn.Linear(3, 3)))
+    assert choice.engine.name == "sequential"
 
 
 def test_what_comes_out_differently_together_is_not(monkeypatch):

@@ -16,6 +16,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedapm.core.network import Loss
+from fedapm.core.recurrent import written_out
 from fedapm.core.samples import Samples
 from fedapm.errors import FedapmError
 
@@ -68,7 +69,8 @@ def noised_gradients(
 
         each = vmap(grad_and_value(one), in_dims=(None, 0, 0), randomness="different")
         values = {name: p.detach() for name, p in parameters.items()}
-        grads, losses = each(values, tuple(samples.inputs), samples.targets)
+        with written_out(module):
+            grads, losses = each(values, tuple(samples.inputs), samples.targets)
         norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)
         factors = (protection.clip / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1.0)
         # a sample without a finite gradient adds nothing: a sum that is not finite would give it away

@@ -1,6 +1,7 @@
 """Together: a network and its gradient computed for several clients at once, each with parameters of its own.
 
-Networks of fully connected layers become batched matrix products. All others go through ``torch.func.vmap``.
+Networks of fully connected layers become batched matrix products. All others go through ``torch.func.vmap``, with
+recurrent layers written out step by step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedapm.core.dropout import Dropout
+from fedapm.core.recurrent import written_out
 from fedapm.simulation.batched.chain import LinearChain, Step, Steps
 from fedapm.simulation.batched.dropout import KNOWN, Masks, dropouts, masked
 from fedapm.simulation.batched.layers import (
@@ -130,7 +132,8 @@ class VmapNetwork:
                 return functional_call(self.module, dict(own), parts)
 
         dimensions = {name: 0 if name in batched else None for name in parameters}
-        return torch.vmap(one, in_dims=(dimensions, 0, *[0] * len(inputs)))(dict(parameters), drawn, *inputs)
+        with written_out(self.module):
+            return torch.vmap(one, in_dims=(dimensions, 0, *[0] * len(inputs)))(dict(parameters), drawn, *inputs)
 
     @torch.no_grad()
     def _drawn(

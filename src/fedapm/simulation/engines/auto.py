@@ -8,14 +8,16 @@ bit.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedapm.core.algorithm import Algorithm
+from fedapm.core.recurrent import later_products, recurrent_layers, written_out
 from fedapm.core.samples import Samples
 from fedapm.simulation.engines import processes, vectorized
 from fedapm.simulation.engines.base import LocalEngine
@@ -112,12 +114,24 @@ def step_operations(module: nn.Module, batch: Samples) -> int:
         batch: The samples of a step.
 
     Returns:
-        Their number; layers that torch cannot count, such as recurrent ones, are left out.
+        Their number. Of a recurrent layer one step of the sequence counts: so much is started at a time.
     """
     module.eval()
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module(*batch.inputs)
-    return 3 * int(counter.get_total_flops())
+    later: list[int] = []
+
+    def note(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        # packed sequences are not computed together in any case
+        if isinstance(layer, nn.RNNBase) and isinstance(inputs[0], Tensor):
+            later.append(later_products(layer, inputs[0]))
+
+    layers = recurrent_layers(module)
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.callback(layer.register_forward_pre_hook(note).remove)
+        # written out, because torch's kernels are counted on some devices only
+        with torch.no_grad(), written_out(module), FlopCounterMode(display=False) as counter:
+            module(*batch.inputs)
+    return 3 * (int(counter.get_total_flops()) - 2 * sum(later))
 
 
 def _by_time(
