@@ -28,6 +28,7 @@ from fedapm.exports import Description
 from fedapm.simulation.engines.sequential import check_classes
 from fedapm.simulation.problem import Problem
 from fedapm.simulation.stores.base import ClientState
+from fedapm.simulation.threads import suitable_threads
 
 FEWEST = 10
 """With fewer samples none are held out: one or two say nothing about when to stop."""
@@ -78,7 +79,9 @@ def personalize_client(run: TrainedRun, data: ClientData, options: Options) -> N
         data: Its data. A part of the training data chooses the number of epochs; test data, if any, is only scored.
         options: How it is done.
     """
-    return _Newcomer(run, data, options).personalized()
+    newcomer = _Newcomer(run, data, options)
+    with suitable_threads(newcomer.problem):
+        return newcomer.personalized()
 
 
 class _Newcomer:

@@ -37,6 +37,7 @@ from fedapm.simulation.engines.base import Resumed
 from fedapm.simulation.loop import Callback, Loop
 from fedapm.simulation.spec import CallbackFactory, RunSpec
 from fedapm.simulation.stores import disk
+from fedapm.simulation.threads import suitable_threads
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def execute(
     Returns:
         The history and every client's model.
     """
-    with locked(out) if out is not None else nullcontext():
+    with suitable_threads(plan.problem), locked(out) if out is not None else nullcontext():
         if out is not None and not (resume and is_run(out) and not is_nothing_yet(out, {SPLIT})):
             refuse_to_overwrite(out, searched=True)
             clear_beginning(out)
