@@ -11,8 +11,8 @@ from torch import nn
 
 import fedapm
 from fedapm import Federation
+from fedapm.core.threads import ASKED
 from fedapm.simulation.loop import Callback
-from fedapm.simulation.threads import ASKED
 
 CALLER = 3
 

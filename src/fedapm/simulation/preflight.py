@@ -18,6 +18,7 @@ from fedapm.core import random
 from fedapm.core.imports import place
 from fedapm.core.network import Network
 from fedapm.core.samples import Samples
+from fedapm.core.threads import one_thread
 from fedapm.data.clients import ClientData
 from fedapm.errors import FedapmError
 from fedapm.simulation.problem import Problem, squared_error
@@ -34,6 +35,7 @@ SOME = 8
 """Clients that are tried where they are not in memory."""
 
 
+@one_thread()
 def check_clients(problem: Problem) -> None:
     """Try every client.
 

@@ -1,40 +1,22 @@
-"""How many threads compute: one where steps are small.
-
-A small operation takes less time than dealing it out, and where other programs are busy, threads that wait for each
-other make it many times slower.
-"""
+"""How many threads a run computes with: one where steps are small."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
-import torch
-
+from fedapm.core.threads import one_thread
 from fedapm.simulation.engines.auto import SMALL, step_operations
 from fedapm.simulation.problem import Problem
 
-ASKED = "OMP_NUM_THREADS"
-"""The variable that says how many the user wants."""
 
-
-@contextmanager
-def suitable_threads(problem: Problem) -> Iterator[None]:
-    """Compute with one thread for the time of a ``with`` block, where steps are small and nobody asked for more.
+def suitable_threads(problem: Problem) -> AbstractContextManager[None]:
+    """What to compute a run in: with one thread where steps are small, or else with as many as there are.
 
     Args:
         problem: What is learnt.
     """
-    before = torch.get_num_threads()
-    if before == 1 or ASKED in os.environ or not _small(problem):
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    with one_thread():
+        return one_thread() if _small(problem) else nullcontext()
 
 
 def _small(problem: Problem) -> bool:
