@@ -32,7 +32,7 @@ def recorded(
     out: Path,
     *,
     report: Callable[[Path], Path] | None = write_report,
-    card: Callable[[Path, str | None], Path] | None = write_card,
+    card: bool = True,
     advice: str = SAME_COMMAND,
     run_details: bool = False,
 ) -> Iterator[None]:
@@ -41,7 +41,7 @@ def recorded(
     Args:
         out: The folder of the results.
         report: What writes the report; None for a command without one.
-        card: What writes the card; None for a command that does it on the way.
+        card: Whether to write one; not for a command that does it on the way.
         advice: How to go on, for the message of a command that is interrupted.
         run_details: Whether messages that concern a single run are shown.
     """
@@ -57,8 +57,8 @@ def recorded(
         try:
             if report is not None:
                 report(out)
-            if card is not None:
-                card(out, command_line(sys.argv[1:]))
+            if card:
+                write_card(out, command_line(sys.argv[1:]))
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted while the report was written; the runs in {out} are complete.") from None
 

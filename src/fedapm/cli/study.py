@@ -55,7 +55,7 @@ def study(
         rows, missing = run.estimate(only or [])
         _print(rows, run.count, missing)
         return
-    with recorded(out, report=write_study_report, card=None):
+    with recorded(out, report=write_study_report, card=False):
         run.run(only or [], lambda rows, count: _print(rows, count, {}, err=True))
     print_study(out, out / REPORT)
 
