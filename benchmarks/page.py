@@ -433,6 +433,7 @@ def blocks(
         "figure-speed": figure("speed", "CPU seconds of a round for every contender"),
         "methods": methods(by_method),
         "convolutions": networks(by_size, "convolutions", "pictures and channels"),
+        "networks-machine": machine(by_size),
         "recurrent": networks(by_size, "recurrent", "sequences and GRU"),
         "floor": floor(by_hand),
         "elsewhere-machine": machine(elsewhere),
